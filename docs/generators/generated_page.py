@@ -10,7 +10,7 @@ DOCS = Path(__file__).resolve().parents[1]
 def write_page(name: str, page: Callable[[], str], arguments: list[str], folder: Path = DOCS) -> int:
     """Write `name` into ``folder``; with ``--check`` write nothing.
 
-    Returns: the exit status: 1 if ``--check`` finds that the file is not what ``page`` makes.
+    Returns: the exit status: 1 if ``--check`` finds that the file differs from the result of ``page``.
     """
     parser = argparse.ArgumentParser(description=f"Write docs/{name} from the tables in the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is not up to date")

@@ -29,7 +29,7 @@ cdef Clock *clock_retain(Clock *clock) noexcept nogil
 cdef void clock_release(Clock *clock) noexcept nogil
 cdef int64_t clock_now_ns(Clock *clock) noexcept nogil      # monotonic
 cdef int64_t clock_now_ms(Clock *clock) noexcept nogil      # monotonic, floor of now_ns / 1e6
-# Return the monotonic time carried to the epoch, which never jumps (for quota sensors).
+# Return the monotonic time in milliseconds since the epoch, which never jumps (for quota sensors).
 cdef int64_t clock_epoch_ms(Clock *clock) noexcept nogil
 # Return the time of the wall clock (for record timestamps); of a virtual clock, clock_epoch_ms.
 cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil

@@ -22,7 +22,7 @@ def prepare(root: Client) -> None:
     assert {row["ErrorCode"] for row in made["Topics"]} == {0}
 
 
-# : Value of ``ssl.principal.mapping.rules``.
+#: Value of ``ssl.principal.mapping.rules``.
 RULES = r"RULE:^CN=([^,]+),OU=Clients,O=(Example)\\, Inc\.$/$1@$2/L,RULE:^CN=(root),OU=Admins,.*$/$1/,DEFAULT"
 
 
@@ -74,7 +74,7 @@ def test_rules_about_names_of_certificates(certified: SecuredBroker) -> None:
         assert described["ErrorCode"] == 31
 
 
-# : Names with characters that ACLs, settings and logs use as separators.
+#: Names with characters that ACLs, settings and logs use as separators.
 NAMES = ("a,b", "a=b", "a:b", "a;b", "with space", " ", "*", "zoë", "\U0001f600", "a\tb", "a\nb", 'q"q', "x" * 250)
 
 

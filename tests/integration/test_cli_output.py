@@ -18,8 +18,8 @@ from kbroker.testing import EmbeddedBroker
 from tests.support import cli_output
 from tests.support.cli import run
 
-# : Commands that other tests validate: of Spark (the schemas give the outer shape only), of a Schema Registry, and of
-# delegation tokens.
+#: Commands that other tests validate: of Spark (the schemas give the outer shape only), of a Schema Registry, and of
+#: delegation tokens.
 ELSEWHERE = {"pipeline", "registry", "tokens"}
 TOKEN = "a-token-of-this-test"
 SETTINGS = {

@@ -21,7 +21,7 @@ GUARDS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-# : The complete policy, without 'unsafe-inline' and other hosts.
+#: The complete policy, without 'unsafe-inline' and other hosts.
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",

@@ -17,7 +17,7 @@ from tests.support.fault_runs import LOAD, START, STOP, Case, Runs
 DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and the folder of the metadata log
 SAMPLE_SEED, SAMPLE = 28, 16
 
-# : Kinds of failure: call, error, number of calls that fail, action.
+#: Kinds of failure: call, error, number of calls that fail, action.
 PASSING = (
     ("write", errno.ENOSPC, ALWAYS, FAIL),
     ("write", 0, 1, SHORT),

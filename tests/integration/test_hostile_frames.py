@@ -302,7 +302,7 @@ def test_reset_in_the_middle_of_a_response(target: Target) -> None:
 
 
 def test_many_unfinished_frames_hold_no_memory(target: Target) -> None:
-    """A hundred incomplete frames of 50 MB take the memory of the bytes that were sent."""
+    """A hundred incomplete frames of 50 MB take memory only for the bytes that were sent."""
     if target.pid is None:
         pytest.skip("Apache Kafka allocates what is announced, and would end here")
     with wire.crowd(target.bootstrap, 100) as begun:

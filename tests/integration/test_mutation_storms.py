@@ -22,7 +22,7 @@ REFUSED = 89
 RATE, WINDOWS = 10, 2
 BURST = RATE * WINDOWS
 SETTINGS = {"controller.quota.window.num": str(WINDOWS)}
-# : Long enough that a busy machine sends the next request within it.
+#: Long enough that a busy machine sends the next request within it.
 MUTED_S = 5
 OVERDRAWN = BURST + MUTED_S * RATE
 

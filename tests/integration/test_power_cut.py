@@ -1,6 +1,6 @@
 """Power cuts after acknowledged changes of metadata, which must be kept.
 
-A cut is a copy of the disk's image that is taken while the broker runs, and mounted: the copy has only what was synced.
+A cut is a copy of the disk's image that is taken while the broker runs, and mounted: the copy has only synced data.
 """
 
 import random

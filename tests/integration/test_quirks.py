@@ -19,7 +19,7 @@ HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
 NATIVE, FRAMES = "integration/test_native_handlers", "integration/test_hostile_frames"
 FETCH, PRODUCE = "conformance/situations/fetch", "conformance/situations/produce"
 PRODUCERS, TOPICS = "unit/log/producers/test_producer_state", "unit/metadata/test_topics"
-# : By number: the quirk, and by file its tests or the situations whose responses are compared with Kafka's.
+#: By number: the quirk, and by file its tests or the situations whose responses are compared with Kafka's.
 QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
     1: ("lowest versions are feature probes", {METADATA: "test_advertised_versions_are_the_table",
         # kcat is the librdkafka client that probes versions
@@ -105,8 +105,8 @@ def produce(client: Client, version: int, where: str | Body) -> tuple[Body, Body
 
 
 def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
-    """Responses by topic id have the id; the id of a deleted topic is error 100, also when its name exists again (quirk
-    6).
+    """Responses by topic id have the id; the id of a deleted topic causes error 100, also when its name exists again
+    (quirk 6).
     """
     with Client(broker.bootstrap_servers) as one:
         old = {"TopicId": topic_id(one)}

@@ -32,7 +32,7 @@ IDS = ("JEXY6aqzQY-32P5TStzaFg", "MvDxzVmcRsaTz33bUuRU6A", "07R5amHmR32VDA6jHkGb
 USER = "SCRAM-SHA-256=[name=alice,password=alice-secret,salt=MWx2NHBkbnc0ZndxN25vdGN4bTB5eTFrN3E=]"
 SALTED = 'SCRAM-SHA-512=[name=bob,iterations=8192,salt="N3E=",saltedpassword="YCE="]'
 
-# : Properties, and the options after --config and --cluster-id; `@` is the folder of the test.
+#: Properties, and the options after --config and --cluster-id; `@` is the folder of the test.
 FORMATTED: Sequence[tuple[Mapping[str, str], str]] = (
     (COMBINED, "--standalone"),
     (COMBINED, "-s -S " + USER),
@@ -127,7 +127,7 @@ REFUSED: Sequence[tuple[Mapping[str, str], str]] = (
     ({**BROKER, "listeners": COMBINED["listeners"]}, ""),
     ({**CONTROLLER, "listeners": COMBINED["listeners"]}, "-s"),
 )
-# : Wrong usage, for which only the exit statuses are compared.
+#: Wrong usage, for which only the exit statuses are compared.
 USAGE = (
     ("format",),
     ("format", "--cluster-id", "c"),

@@ -3,7 +3,7 @@
     python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT] [--headers FOLDER]
 
 Needs a build (`make build`), whose generated sources are in build/cython, and `pip install ziglang`. Python's headers
-are this interpreter's, which suit each 64-bit POSIX system; for macOS and Windows their configuration is adapted,
+are this interpreter's, which suit every 64-bit POSIX system; for macOS and Windows their configuration is adapted,
 unless --headers names the `include` folder of a Python for the target. Nothing is linked or run, so only errors of
 compilation are found.
 """

@@ -223,7 +223,7 @@ cdef class MutatedFrames:
         return atomic_load(&self.peer.outstanding)
 
     def counts(self):
-        """Return the responses, closed connections, and responses with a wrong correlation id."""
+        """Return the numbers of responses, closed connections, and responses with a wrong correlation id."""
         return (atomic_load(&self.peer.responses), atomic_load(&self.peer.closed), atomic_load(&self.peer.mismatched))
 
     def __dealloc__(self):

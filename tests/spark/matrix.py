@@ -39,7 +39,7 @@ def refusal(place: str, store: str, command: str) -> str | None:
 
 
 #: Commands whose results `test_every_command` has verified; the page lists the others as not run. A command that is
-# verified in another place is to be added.
+#: verified in another place is to be added.
 RUN = {
     (HERE, DISK): COMMANDS,
     (HERE, HDFS): COMMANDS,

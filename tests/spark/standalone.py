@@ -20,7 +20,7 @@ PYTHON_START = ROOT / "tests" / "spark" / "python_start"
 #: Connect.
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing folder would be in
-# the class path, and a JVM ignores an archive of classes that was written with another class path.
+#: the class path, and a JVM ignores an archive of classes that was written with another class path.
 NO_CONF = "conf"
 START_S = 120
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")

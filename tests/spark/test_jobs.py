@@ -59,7 +59,7 @@ def day() -> Day:
 
 @pytest.fixture(scope="module")
 def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the first half of the day in our file, the second in Kafka's, and invalid lines between."""
+    """Return a folder with half of the day in kbroker's file, the other half in Kafka's, and invalid lines between."""
     folder = tmp_path_factory.mktemp("logs")
     lines = list(day.lines())
     half = [*lines[: ROWS // 2], *NOT_RECORDS]
@@ -99,7 +99,7 @@ def of_table(path: Path) -> pa.Table:
 
 
 def test_the_table_holds_the_day(table: Path, day: Day) -> None:
-    """The table has every column of every row once, of our log and a real Kafka's, of old records and new."""
+    """The table has every column of every row once, of kbroker's log and a real Kafka's, of old records and new."""
     found, wanted = in_order(of_table(table)), in_order(day.rows)
     assert [name for name in wanted.column_names if found[name].to_pylist() != wanted[name].to_pylist()] == []
 
@@ -414,7 +414,7 @@ def test_other_rows_than_were_read_are_not_committed(
 ) -> None:
     """A batch with lost or duplicated rows is not committed, and is repeated.
 
-    The error has both numbers, or the name of a file that the driver does not find, of an executor with its own disk.
+    The error has both numbers, or the name of a file that the driver does not find: an executor has its own disk.
     """
     table, source, rows = tmp_path / "table", LogSource.of_files(night[0]), night[1]
     refusal = rf"of {rows + 4} records 4 were rejected and (?!{rows} )[\d,]+ written: the batch was not committed"

@@ -51,7 +51,7 @@ def test_a_jvm_that_is_about_to_end_is_waited_for(jvm: subprocess.Popen[bytes]) 
 
 
 def test_other_failures_stay_what_they_are(jvm: subprocess.Popen[bytes]) -> None:
-    """While the JVM runs, a missing file and an error of ours are unchanged."""
+    """While the JVM runs, a missing file and an error of kbroker are unchanged."""
     for error in (FileNotFoundError("a"), PipelineError("b")):
         with pytest.raises(type(error), match=str(error)):
             failing(error)

@@ -102,7 +102,7 @@ def test_patterns_and_empty_topics(read: Read, cluster: Cluster) -> None:
 
 
 def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
-    """Spark's message contains our sentence, and only our frame that raised it."""
+    """Spark's message contains kbroker's sentence, and of its frames only the one that raised it."""
     create(cluster, "t")
     fill(cluster, "t", 10)
     for expected, options in (

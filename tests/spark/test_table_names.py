@@ -76,7 +76,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_time_before_the_first_version(table: Path) -> None:
-    """delta-rs would return the first version for a time at which there was no table."""
+    """A time before the first version is an error; delta-rs alone would return the first version."""
     at: Callable[[str], Table] = lambda time: Table(TablePlace.of(table, as_of=time))  # noqa: E731
     assert at("2026-01-02T03:04:05.500").version == 0
     assert at("2026-01-03").version == 0

@@ -82,7 +82,7 @@ def test_a_stream_goes_on_after_what_passes(said: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_stream_ends_with_its_query(said: str, wanted: str, tmp_path: Path) -> None:
-    """A failure of the query ends the stream with the reason, and lost records with the command's --option."""
+    """A failure of the query ends the stream with its reason; after a loss of records the reason names --option."""
     query: Any = EndedQuery(f"[STREAM_FAILED] Query terminated with exception: {said} SQLSTATE: XXKST")
     with pytest.raises(PipelineError, match=wanted):
         ended_stream(tmp_path, print)._await(query, lambda: False)

@@ -8,7 +8,7 @@ FIRST, END = 20_000, 32_000  # below the ephemeral ports of outgoing connections
 
 
 def free_pair() -> int:
-    """Return a port that is free now, like the next one; the search begins at a port that depends on the process."""
+    """Return the first of two consecutive free ports; the search begins at a port that depends on the process."""
     return free_run(2)
 
 

@@ -30,7 +30,7 @@ class RaftFollower:
     """Node with the folder of its metadata log; `with` starts the node, and ends it as a kill does.
 
     Attributes:
-        faults: reasons for which the loading ended.
+        faults: reasons why the loading ended.
         states: states written to quorum-state.
     """
 

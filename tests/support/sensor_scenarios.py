@@ -185,7 +185,7 @@ def replication_quotas() -> Iterator[str]:
 
 
 def connection_rates() -> Iterator[str]:
-    """Yield lines for a connection each 25 ms against 20 a second, of which refused connections are subtracted."""
+    """Yield lines for a connection every 25 ms against 20 a second, of which refused connections are subtracted."""
     yield from ["fresh", *one("rate", "samples=2 window_ms=1000 at_most=20")]
     for now in range(0, 2000, 25):
         yield from at(now, "record s 1", "throttle_ms m", "record_unchecked s -1" if now >= 975 else "value m")

@@ -77,7 +77,7 @@ class FakeLogs:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None
         self.fail_sync = False
-        self.refuse: Callable[[Any], str] | None = None  # returns the reason for which a config is refused
+        self.refuse: Callable[[Any], str] | None = None  # returns the reason why a config is refused
         self.log_dirs: list[LogDirView] = []
         self.moves: list[tuple[str, int, str]] = []
         self.tasks: Any = self

@@ -66,5 +66,5 @@ def _crc32c_by_table(data, crc=0) -> int:
 
 
 def back_end() -> str:
-    """Return what computes the checksum here: ``sse4.2``, ``armv8`` or ``table``."""
+    """Return the name of the implementation in use: ``sse4.2``, ``armv8`` or ``table``."""
     return (<bytes>kb_crc32c_back_end()).decode("ascii")

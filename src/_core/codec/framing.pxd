@@ -43,7 +43,7 @@ cdef struct FrameReader:
     Request *staged_last
 
 # Consume bytes up to the end, until ``limit`` frames are staged, or until a FeedResult other than FEED_MORE; *consumed
-# is their number.
+# is the number of bytes.
 cdef int frames_feed(
     Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes, int32_t limit,
     int64_t now_ns, int64_t *consumed) noexcept nogil

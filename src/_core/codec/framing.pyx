@@ -141,7 +141,7 @@ cdef int feed_prefixed(
 
 cdef int grow_partial(
         Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes) noexcept nogil:
-    """Append to a frame whose size is not known yet, charging what arrives."""
+    """Append to a frame whose size is not known yet, charging the appended bytes."""
     cdef Request *frame = reader.partial
     cdef int64_t n, at = 0
     if frame is NULL:

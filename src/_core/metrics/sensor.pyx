@@ -410,7 +410,7 @@ EXPIRY_INTERVAL_MS = 30_000     # interval of the owner's calls of expire_inacti
 
 @cython.final
 cdef class SensorRegistry:
-    """Sensors by name and their metrics by name; either may be anything hashable for metrics, text for sensors.
+    """Sensors by name and their metrics by name. A sensor's name is text, a metric's name may be anything hashable.
 
     Args:
         config: config of sensors created without one.

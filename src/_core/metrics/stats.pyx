@@ -214,7 +214,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
         full = fewest                   # likewise: any sufficient number of whole windows
     else:
         full = <int32_t>(elapsed // size_ms)
-    if full < fewest:                   # wraps as Java's integers do, should the clock run backwards by ages
+    if full < fewest:                   # wraps as Java's integers do, if the clock was set far back
         elapsed = <int64_t>(<uint64_t>elapsed
                             + <uint64_t><int64_t><int32_t>(<uint32_t>fewest - <uint32_t>full) * <uint64_t>size_ms)
     return elapsed if elapsed > 1 else 1

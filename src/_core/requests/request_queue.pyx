@@ -37,7 +37,7 @@ cdef void wake_takers(void *arg) noexcept nogil:
 
 
 cdef void wake_sleepers(RequestQueue *queue, int64_t wanted) noexcept nogil:
-    """Wake ``wanted`` sleepers, if there are so many, the last one first, and release the lock that the caller holds.
+    """Wake up to ``wanted`` sleepers, the last one first, and release the lock that the caller holds.
 
     The signals come after the release: a sleeper woken before it would wait again, for the lock.
     """

@@ -82,7 +82,7 @@ cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil
 cdef Watcher *take_watchers(Purgatory *purgatory, Key *key, int64_t *traces) noexcept nogil
 cdef void rewatch(Purgatory *purgatory, Key *key, Watcher *watcher) noexcept nogil     # of take_watchers
 cdef void maybe_purge(Purgatory *purgatory) noexcept nogil
-# Close; every operation leaves lists and timer and is passed to `drop`, or completed if that is NULL.
+# Close; every operation leaves its lists and the timer and is passed to `drop`, or completed if that is NULL.
 cdef void purgatory_empty(Purgatory *purgatory, void (*drop)(Operation *op) noexcept nogil) noexcept nogil
 
 

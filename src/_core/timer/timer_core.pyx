@@ -177,7 +177,7 @@ cdef inline TimerEntry *take_due_locked(Timer *timer) noexcept nogil:
 
 cdef void wake_waiters(void *arg) noexcept nogil:
     cdef Timer *timer = <Timer *>arg
-    mutex_lock(&timer.lock)         # a waiter that has just read the old time is inside its wait once the lock is ours
+    mutex_lock(&timer.lock)         # with the lock held, a waiter that has just read the old time is inside its wait
     cond_broadcast(&timer.changed)
     mutex_unlock(&timer.lock)
 

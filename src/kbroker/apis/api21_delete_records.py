@@ -44,7 +44,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _refused(ctx: ApiContext, name: str) -> Errors | None:
-    """Return the reason for which records of the topic cannot be deleted, or None."""
+    """Return the reason why records of the topic cannot be deleted, or None."""
     view = ctx.topics.get(name)
     if view is None:
         return Errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,7 +11,7 @@ from kbroker.security.authorizer import checks
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Delete offsets per partition; partitions of unknown topics are UNKNOWN_TOPIC_OR_PARTITION.
 
-    A topic that exists has no row without partitions.
+    The response leaves out an existing topic that the request names without partitions.
     """
     ctx.auth.require(request, checks.OFFSET_DELETE_GROUP, body["GroupId"])
     allowed = ctx.auth.allowed(request, checks.OFFSET_DELETE, (topic["Name"] for topic in body["Topics"]))

@@ -31,7 +31,7 @@ def offer_coordinators(ctx: ApiContext, scheduler: Scheduler, signal: KeySignal)
     ctx.group_service = LateService(partial(_start_groups, ctx, scheduler))
     ctx.transaction_service = LateService(partial(_start_transactions, ctx))
     ctx.share_service = LateService(partial(_start_share, ctx, scheduler))
-    # Its lock is taken before that of the share coordinator.
+    # The lock of this service is taken before that of the share coordinator.
     ctx.share_partition_service = LateService(partial(_start_share_partitions, ctx, signal))
 
 

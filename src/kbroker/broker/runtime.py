@@ -502,7 +502,7 @@ class BrokerRuntime:
     def stop(self) -> None:
         """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent."""
         atexit.unregister(self.stop)
-        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of ours
+        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of the broker
             return
         while self._undo:
             what, undo = self._undo.pop()

@@ -74,7 +74,7 @@ def tail(
 
     The input is the log's topic, or its files: FILE, or all files of FOLDER.
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,
-    or the reason for which a connection was closed without a response.
+    or the reason why a connection was closed without a response.
 
     With --decode or --decode-key, the first records of each Produce request are read from the cluster and printed
     below it, if the broker has kbroker.request.log.offsets=true and the user may read the topic.

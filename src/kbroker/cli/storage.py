@@ -170,7 +170,7 @@ def _check_one(options: Sequence[str]) -> None:
 def info(config_file: Path, as_json: bool) -> None:
     """Print the owner and the faults of log folders.
 
-    The exit status is 1 if a folder is missing, not formatted, or of another owner than the others.
+    The exit status is 1 if a folder is missing or not formatted, or if the folders have different owners.
     """
     from kbroker.metadata.log.folder_info import folder_info
 

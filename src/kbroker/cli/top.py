@@ -49,7 +49,7 @@ def top(
     Keys: 1 to 5 select the view, s or the left and right arrows the sort
     column, r reverses the order, up and down scroll, p pauses, q quits.
 
-    Any Kafka shows topics and groups. Clients, throttles and requests need a
+    Topics and groups are those of any Kafka. Clients, throttles and requests need a
     kbroker broker with an HTTP port (kbroker.metrics.listener).
     """
     if not as_json:

@@ -169,7 +169,7 @@ def create(
     """Create topics, by name or from a file.
 
     With --from, --partitions, --replication-factor and --config are for topics of the file that leave them out. The
-    exit status is 75 when the controller mutation quota refuses and --wait was not given.
+    exit status is 75 when the controller mutation quota refuses a topic and --wait was not given.
     """
     from kbroker.cli.configs import corrections
     from kbroker.common.units import counted

@@ -122,7 +122,7 @@ class Admin:
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or only check that they could be created.
 
-        Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
+        Raises: KafkaError, such as TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG;
             the topics before the failed one in the response were created. MutationThrottledError, from v6 on.
         """
         wanted = [
@@ -154,8 +154,8 @@ class Admin:
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all their data.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError. All other
-            topics of the list are deleted.
+        Raises: KafkaError, such as UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED; MutationThrottledError. All
+            other topics of the list are deleted.
         """
         wanted = list(names)
 

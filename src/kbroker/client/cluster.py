@@ -335,7 +335,7 @@ class Cluster(Closing):
     def topic(self, name: str, *, allow_auto_topic_creation: bool = False) -> TopicMetadata:
         """Return the metadata of a topic, from the cache if possible; wait a moment for a topic that was just created.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION ..., after UNKNOWN_TOPIC_PATIENCE_S.
+        Raises: KafkaError after UNKNOWN_TOPIC_PATIENCE_S, such as UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
         """
         cached = self._topics.get(name)
         if cached is not None:
@@ -432,8 +432,8 @@ def retried(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenat
 def negotiate(connection: Connection, timeout_s: float) -> None:
     """Fill `connection.versions`.
 
-    A broker that does not support our version of ApiVersions responds with error 35 in the format of version 0, and
-    with its own range. The request is then repeated in the broker's highest version (0 if it reports none).
+    A broker that does not support the requested version of ApiVersions responds with error 35 in the format of version
+    0, and with its own range. The request is then repeated in the broker's highest version (0 if it reports none).
     Source: KIP-35, KIP-511.
     """
     version = FIRST_API_VERSIONS

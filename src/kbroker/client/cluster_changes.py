@@ -134,8 +134,8 @@ def plan_changes(cluster: Cluster, wanted: ClusterContent, *, prune: bool = Fals
     are last. Without ``prune`` nothing is removed: neither topics, ACLs, users and quotas that the file does not list,
     nor configs and quotas that its entries do not list. With it, sections that the file leaves out stay as they are.
 
-    Raises: KafkaError INVALID_PARTITIONS if the file has fewer partitions than the cluster, SECURITY_DISABLED for ACLs
-        without an authorizer, UNSUPPORTED_VERSION for users of one without credentials ...;
+    Raises: KafkaError, such as INVALID_PARTITIONS if the file has fewer partitions than the cluster, SECURITY_DISABLED
+        for ACLs without an authorizer, UNSUPPORTED_VERSION for users of a cluster without credentials;
         BrokerConnectionError.
     """
     sections = [name for name in SECTIONS if getattr(wanted, name) is not None]

@@ -95,7 +95,7 @@ class FrameMemory:
         self._kept = bytearray()
 
     def take(self, size_bytes: int) -> memoryview | None:
-        """Return memory for so many bytes; None if they exceed the likely size."""
+        """Return memory of `size_bytes`; None if that exceeds the likely size."""
         if size_bytes > self._likely_bytes:
             return None
         if size_bytes > len(self._kept):
@@ -332,7 +332,7 @@ class Connection:
             view = view[received:]
 
     def _closed_text(self, deadline: float) -> str:
-        """Return the reason for which the broker has closed the connection, as far as it can be known in time."""
+        """Return the reason why the broker has closed the connection, as far as it can be known in time."""
         sock = self._sock
         if not self._is_answered and not hasattr(sock, "read") and sock is not None:  # the first request, without TLS
             from kbroker.client.security import requires_tls

@@ -16,8 +16,8 @@ def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
     """Return the node id of the coordinator of ``key``, without retries.
 
     Args: ``kind``: GROUP or TRANSACTION.
-    Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID, UNSUPPORTED_VERSION for a transactional id on a
-        broker before Kafka 0.11 ...; BrokerConnectionError.
+    Raises: KafkaError, such as COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID, UNSUPPORTED_VERSION for a transactional id
+        on a broker before Kafka 0.11; BrokerConnectionError.
     """
     what = f"{KINDS[kind]} {key!r}"
 

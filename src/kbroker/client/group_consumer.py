@@ -28,8 +28,8 @@ class GroupConsumer(Closing):
         read_committed: leave out aborted transactions, end at the last stable offset.
         max_wait_ms: time that one poll may wait for records.
 
-    Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED ...; with a broker or a group that has the
-        classic protocol only: INCONSISTENT_GROUP_PROTOCOL if the other members do not offer "range",
+    Raises: KafkaError, such as UNKNOWN_TOPIC_OR_PARTITION, GROUP_AUTHORIZATION_FAILED; with a broker or a group that
+        has the classic protocol only: INCONSISTENT_GROUP_PROTOCOL if the other members do not offer "range",
         UNSUPPORTED_VERSION before Kafka 2.5.
 
     Threads: as its Cluster.

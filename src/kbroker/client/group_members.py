@@ -61,7 +61,8 @@ class ConsumerMember:
     def join(self) -> None:
         """Join the group and wait for the first assignment while other members may still have to release partitions.
 
-        Raises: KafkaError UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND for a classic group that cannot be converted ...
+        Raises: KafkaError, such as UNSUPPORTED_VERSION, or GROUP_ID_NOT_FOUND for a classic group that cannot be
+            converted.
         """
         self.epoch, self._owned, self.assignment = JOIN_EPOCH, [], ()
         self.heartbeat()
@@ -128,7 +129,7 @@ class ClassicMember:
     def join(self) -> None:
         """Join, assign as the leader, and synchronize.
 
-        Raises: KafkaError of ``REJOINS``; INCONSISTENT_GROUP_PROTOCOL ...
+        Raises: KafkaError of ``REJOINS``; INCONSISTENT_GROUP_PROTOCOL if the other members do not offer "range".
         """
         joined = self._cluster.retry(self._join_once)
         is_leader = joined["Leader"] == self.member_id

@@ -163,7 +163,7 @@ class Groups:
     def coordinator(self, group_id: str) -> int:
         """Return the node id of the group's coordinator, without retries.
 
-        Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID ...
+        Raises: KafkaError, such as COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID.
         """
         return find_coordinator(self.cluster, GROUP, group_id)
 
@@ -208,8 +208,8 @@ class Groups:
         """Commit offsets, as a member or for a group without members; a group that does not exist is created.
 
         Args: ``generation_id``, ``member_id`` of the member; the defaults commit without one.
-        Raises: KafkaError UNKNOWN_MEMBER_ID if the group has members and this is not one of them, ILLEGAL_GENERATION,
-            UNKNOWN_TOPIC_OR_PARTITION ...; offsets of other partitions may have been committed.
+        Raises: KafkaError, such as UNKNOWN_MEMBER_ID if the group has members and this is not one of them,
+            ILLEGAL_GENERATION, UNKNOWN_TOPIC_OR_PARTITION; offsets of other partitions may have been committed.
         """
         if not offsets:
             return
@@ -231,7 +231,7 @@ class Groups:
     def delete(self, group_id: str) -> None:
         """Delete a group without members, with its offsets.
 
-        Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND ...
+        Raises: KafkaError, such as NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
         """
         for row in self.ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
             check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))

@@ -113,7 +113,7 @@ def plan_group_reset(
         exact: offsets that take the place of selection and rule, limited to the ends.
         makes_share_group: a group that does not exist becomes a share group.
 
-    Raises: KafkaError NON_EMPTY_GROUP if the group has members, UNKNOWN_TOPIC_OR_PARTITION ...
+    Raises: KafkaError, such as NON_EMPTY_GROUP if the group has members, UNKNOWN_TOPIC_OR_PARTITION.
     """
     kind = _inactive_kind(groups, group_id)
     is_share = kind == SHARE or (kind is None and makes_share_group)

@@ -123,7 +123,7 @@ class SchemaRegistry:
         self._deadline_s = math.inf
 
     def within(self, seconds: float) -> SchemaRegistry:
-        """Return this registry and its schemas for a caller that waits for responses only so long in all."""
+        """Return this registry, with its schemas, for a caller that waits `seconds` in total for responses."""
         found = copy.copy(self)
         found._deadline_s = self._clock() + seconds
         return found

@@ -45,8 +45,9 @@ def hmac_of(text: str) -> bytes:
 class Tokens:
     """Requests about delegation tokens over a `Cluster`, which the caller owns.
 
-    Raises (all methods): KafkaError with the broker's message: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED over a connection
-        that is not authenticated or itself uses a token, DELEGATION_TOKEN_AUTH_DISABLED ...; BrokerConnectionError.
+    Raises (all methods): KafkaError with the broker's message, such as DELEGATION_TOKEN_AUTH_DISABLED, or
+        DELEGATION_TOKEN_REQUEST_NOT_ALLOWED over a connection that is not authenticated or itself uses a token;
+        BrokerConnectionError.
     """
 
     def __init__(self, cluster: Cluster) -> None:

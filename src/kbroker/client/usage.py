@@ -95,7 +95,7 @@ class UsageWatch:
         self._clients: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._topics: dict[str, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._lags: dict[str, tuple[int, int, int | None]] = {}  # topics, when, lag
+        self._lags: dict[str, tuple[int, int, int | None]] = {}  # topics, time_ns, lag
         self._lag_rates: dict[str, float | None] = {}
         self._next_group = 0
 

@@ -239,8 +239,8 @@ class HttpHandler(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         """Read the headers; return False, also for headers that end with the stream instead of an empty line.
 
-        The client has gone, its deadline has passed, or another connection has taken its place: the base class would
-        serve the received bytes as a request.
+        Then the client has disconnected, its deadline has passed, or another connection has taken its place; the base
+        class would serve the received bytes as a request.
         """
         stream, lines = self.rfile, _Lines(self.rfile)
         self.rfile = cast(BufferedIOBase, lines)

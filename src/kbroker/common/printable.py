@@ -41,7 +41,7 @@ def columns_of(text: str) -> int:
 
 
 def beginning(text: str, columns: int) -> str:
-    """Return the beginning of a printable text that fits into so many columns."""
+    """Return the beginning of a printable text that fits into `columns`."""
     for index, character in enumerate(text):
         columns -= columns_of(character)
         if columns < 0:

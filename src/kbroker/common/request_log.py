@@ -1,9 +1,9 @@
 """Schema of the request log: the columns of a record, their types, and their names in JSON.
 
 One record describes one completed request, a verdict without one (a connection that had to wait), or a request that was
-refused: its connection was closed instead of a response. Version 5. JSON uses the names of Kafka's request log
+refused: its connection was closed without a response. Version 5. JSON uses the names of Kafka's request log
 (KIP-673, ``RequestConvertToJson``); Arrow and Parquet have one column each. Columns are only ever added; ``VERSION``
-identifies the set of columns. Source: spec of the network layer, 10 and 11.
+identifies the set of columns.
 """
 
 from typing import Any, NamedTuple

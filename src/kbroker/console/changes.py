@@ -20,8 +20,8 @@ A form of a page posts its fields and the hidden field ``form_secret`` to ``/con
 function reads the current state, checks the change (with ``validate_only`` where Kafka has it) and raises KafkaError,
 ValueError or PageError 400 for invalid fields. The page of the action is then shown again, with the values ``problem``
 and ``fields`` (the Fields of the form; the page itself sets both to empty ones). Otherwise the difference is shown with
-a button. The button posts the same fields to ``/console/topic/delete/apply``: the function runs again, the change is
-refused if it is no longer the one that was shown, or if this form made it already, else ``apply`` runs.
+a button. The button posts the same fields to ``/console/topic/delete/apply``. The function runs again; the change is
+refused if it differs from the shown one or if this form has already made it, otherwise ``apply`` runs.
 ``/console/topic/delete/check`` returns only the lines of the difference or the problem, for ``hx-post`` while the user
 types.
 

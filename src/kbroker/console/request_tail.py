@@ -138,7 +138,7 @@ def _last_lines(folder: Path) -> list[bytes]:
 
 
 def _requests(values: Iterable[bytes], is_arrow: bool) -> Iterator[LoggedRequest]:
-    """Yield the requests in values of the topic or lines of a file, without verdicts that have none, and refusals."""
+    """Yield the requests in values of the topic or lines of a file; skip refusals, and verdicts without a request."""
     for value in values:
         rows = arrow_records(value, _COLUMNS, RECORDS // ARROW_BATCHES) if is_arrow else [parse_line(value, _COLUMNS)]
         yield from (_request(row) for row in rows if row is not None and row["api_key"] is not None)

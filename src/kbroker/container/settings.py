@@ -54,7 +54,7 @@ def environment_lines(environ: Mapping[str, str]) -> list[str]:
 
 
 def is_of_kafka(name: str) -> bool:
-    """Return whether a variable belongs to Kafka's images; ``KAFKA_CFG_*`` is what `kbroker serve` reads."""
+    """Return whether a variable belongs to Kafka's images; ``KAFKA_CFG_*`` is read by `kbroker serve`."""
     return name.startswith(PREFIX) and not name.startswith("KAFKA_CFG_")
 
 

@@ -134,7 +134,7 @@ def _format_new(config: BrokerConfig, cluster_id: str) -> None:
 
 
 def lines(broker: Broker) -> Iterator[str]:
-    """Yield the lines of a broker that serves: kbroker's, then those that tools wait for in the output of Kafka."""
+    """Yield the lines of a broker that serves: kbroker's, then those that tools wait for in Kafka's output."""
     import time
 
     node_id = broker.config.node_id

@@ -1,6 +1,6 @@
 """A classic consumer group: its members, its state and the state transitions, without clock, log or timer.
 
-Threads: everything of a group is guarded by ``ClassicGroup.lock``, which the caller holds; callbacks run under it.
+Threads: ``ClassicGroup.lock``, which the caller holds, guards the whole group; callbacks run under it.
 Source: ``ClassicGroup``, ``ClassicGroupMember``.
 """
 

@@ -76,7 +76,7 @@ class Membership:
     """Changes of the membership of classic groups. Callers hold the lock of a group that is not DEAD.
 
     Args: ``initial_delay_ms``: how long an empty group waits for more members; ``max_size`` of a group.
-    Threads: any; the group's lock guards everything of a group.
+    Threads: any; a group's lock guards the whole group.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class DescribedConsumerGroup(NamedTuple):
 
 
 class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
-    """Consumer groups. Threads: any; a group's lock guards everything of it."""
+    """Consumer groups. Threads: any; a group's lock guards the whole group."""
 
     membership: ConsumerGroupMembership
 

@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools can read ours, and we can read Kafka's.
+"""Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
 
 Keys and values begin with an int16 version; that of the key is its kind: 0 and 1 a committed offset, 2 a
 classic group. Higher ones belong to the newer group types.

@@ -45,7 +45,7 @@ class Commit(NamedTuple):
 class Assigned(NamedTuple):
     """The partition or task that a member reads a partition with, and the epoch at which the member got it.
 
-    Without an epoch, ``name`` is the reason for which the member may not commit the partition's offset.
+    Without an epoch, ``name`` is the reason why the member may not commit the partition's offset.
     """
 
     name: str

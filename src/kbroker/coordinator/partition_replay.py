@@ -31,7 +31,7 @@ class PartitionReplay:
         self.pending: dict[int, dict[bytes, tuple[int, bytes]]] = {}
 
     def read(self, log: Any, read_bytes: int = READ_BYTES) -> PartitionReplay:
-        """Replay a whole partition, so many bytes at a time; return self. Raises: UnreadableError."""
+        """Replay a whole partition, ``read_bytes`` at a time; return self. Raises: UnreadableError."""
         read_to_end(log, self.take, read_bytes)
         return self
 

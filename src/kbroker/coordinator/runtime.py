@@ -354,7 +354,7 @@ class CoordinatorRuntime(Generic[Shard]):
         logger.info("unloaded %s-%d", self._name, index)
 
     def topic_deleted(self) -> None:
-        """Remove all partitions and their epochs: a new topic of the name begins at epoch 0."""
+        """Remove all partitions and their epochs: a new topic of this name begins at epoch 0."""
         with self._lock:
             self._retired.extend(self.shards)
             self._partitions, self._count = {}, 0

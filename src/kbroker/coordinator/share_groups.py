@@ -53,7 +53,7 @@ class DescribedShareGroup(NamedTuple):
 
 
 class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
-    """Share groups. Threads: any; a group's lock guards everything of it."""
+    """Share groups. Threads: any; a group's lock guards the whole group."""
 
     membership: ShareGroupMembership
 

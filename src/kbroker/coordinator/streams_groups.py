@@ -45,7 +45,7 @@ class DescribedStreamsGroup(NamedTuple):
 
 
 class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
-    """Streams groups. Threads: any; a group's lock guards everything of it."""
+    """Streams groups. Threads: any; a group's lock guards the whole group."""
 
     membership: StreamsGroupMembership
 

@@ -66,7 +66,7 @@ class Decoders:
     ) -> DecodedRecord:
         """Return a record with its key and value decoded.
 
-        Where the chosen decoder fails, the result is what AUTO finds, with the reason as its ``problem``.
+        Where the chosen decoder fails, the result is that of AUTO, with the reason as its ``problem``.
         Raises: MissingPackageError if the chosen decoder needs a package; AUTO does without.
         """
         own, problem = None, ""

@@ -214,7 +214,7 @@ cdef class NativeApis:
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
         quotas: the ClientQuotaManagers that judge the served requests; None: nothing is limited.
-        refused: table of requests whose connection is closed instead of a response; None: they are not counted.
+        refused: table of requests whose connection is closed without a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
         appends: signal of appends by ``partition_key``; None: there is none.
         peer: native handlers of another node in this process, over the same partitions; None: there is none, or they

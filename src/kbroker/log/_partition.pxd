@@ -162,7 +162,7 @@ cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
 # Publish segments (takes the list's count); the last one is the active one. Under the append lock.
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
 
-# Find the epoch at or below the wanted one, and the offset after its last record. False: the wanted one is not of
+# Find the epoch at or below the wanted one, and the offset after its last record. False: the wanted one is not in
 # the log.
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil
 # Remember the start of an epoch, which later files name; under the append lock. 1: new, 0: known, or -ENOMEM.

@@ -129,10 +129,11 @@ class PartitionLog:
     ) -> None:
         """Continue in another folder, without an append or a flush in between.
 
-        `complete` copies what a copy of the log lacks; `commit` gives it the name `directory`, on disk; `undo` reverses
-        a commit, also one that failed after a part of it. When this returns, no read uses the former folder. Raises:
-        ValueError, when the log is closed or has failed; OSError, when the copy cannot be written, read or differs; the
-        log then stays in its folder, without appends if `undo` failed.
+        `complete` copies the bytes that the copy still lacks; `commit` gives it the name `directory`, on disk; `undo`
+        reverses a commit, also one that failed after a part of it. When this returns, no read uses the former folder.
+
+        Raises: ValueError, when the log is closed or has failed; OSError, when the copy cannot be written, read or
+        differs; the log then stays in its folder, without appends if `undo` failed.
         """
     def expire_producers(self, now_ms: int) -> None: ...
     def update_config(self, config: Mapping[str, Any]) -> None: ...

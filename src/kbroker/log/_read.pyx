@@ -121,7 +121,7 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
 
 cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offset, int64_t size_bytes,
                              int64_t log_end, ReadResult *out) noexcept nogil:
-    """Collect the aborted transactions up to the end of the read, or further: clients skip what does not concern them.
+    """Collect the aborted transactions up to the end of the read, or further: clients skip the others.
 
     A damaged index entry must not hide one, so the batch that it names is looked up.
     """

@@ -161,9 +161,10 @@ class PartitionRegistry:
             self._counts[log_dir] += change
 
     def close(self, log_dir: LogDir | None) -> tuple[list[TopicPartition], bool]:
-        """Close the partitions of a folder; None: those in memory. Returns: them, and whether all are on the disk.
+        """Close the partitions of a folder; None: those in memory.
 
-        One that has failed, when its flusher may have met a full disk, does not fail here again.
+        A log that has failed, for example because the disk is full, is closed without a flush, which would fail again.
+        Returns: the partitions, and whether all are on the disk.
         """
         entries = [row for row in self.items() if row[1].log_dir is log_dir]
         is_flushed = True

@@ -211,14 +211,13 @@ class LogDir:
 
     @staticmethod
     def ends_with(error: OSError) -> bool:
-        """Return whether an error takes the folder offline: a full disk and temporary shortages do not."""
+        """Return whether an error takes the folder offline: a full disk, shortages and a limit of file sizes do not."""
         return error.errno not in FULL | TRANSIENT | ONE_FILE
 
     def note_failure(self, what: str, error: OSError, kind: str = "") -> bool:
         """Log a failed operation; return True if the failure takes the folder offline.
 
-        Full disks and shortages of descriptors or memory are temporary; any other failure takes it offline. Repeated
-        failures are logged once a minute for each ``kind`` of operation (default: ``what``).
+        Repeated failures are logged once a minute for each ``kind`` of operation (default: ``what``).
         """
         if self.ends_with(error):
             if not self.failure:

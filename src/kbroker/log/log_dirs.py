@@ -57,7 +57,7 @@ class LogDirs(NamedTuple):
         return epochs.pop() if len(epochs) == 1 else -1
 
     def mark_untouched(self, broker_epoch: int) -> None:
-        """Write the clean-shutdown marks again, of a broker that opens no log: they stay true if it is killed.
+        """Write the clean-shutdown marks again if the broker opens no log: they stay true if it is killed.
 
         Args: ``broker_epoch``: -1 for the one that each mark had.
         """
@@ -69,8 +69,8 @@ class LogDirs(NamedTuple):
 def open_log_dirs(paths: Sequence[str | Path], metadata_path: str | Path, node_id: int, clock: BaseClock) -> LogDirs:
     """Lock and open log folders; that of the metadata log must be usable, and one of ``paths``.
 
-    Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes a mark
-    there nor removes ours.
+    Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes
+    nor removes a mark there.
     Raises: LogDirError; FolderLockedError; MetaPropertiesMismatch; CorruptFileError.
     """
     absolute = [Path(os.path.abspath(path)) for path in paths]

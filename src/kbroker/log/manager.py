@@ -110,7 +110,7 @@ class LogManager:
     def start(self, topics: Iterable[TopicLogs], *, run_threads: bool = True) -> StartReport:
         """Open every partition of ``topics``, creating missing ones, then start the background tasks.
 
-        A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Unknown folders are
+        A partition that cannot be read is offline (KAFKA_STORAGE_ERROR); the others are served. Unknown folders are
         left and reported; those of deleted topics are removed.
         ``run_threads=False`` is for tests that run tasks themselves.
         Raises: StartCancelled, when ``is_cancelled`` returns true; LogDirError, when a partition is in two folders.
@@ -563,7 +563,7 @@ class LogManager:
     def move_partition(self, topic: str, partition: int, path: str) -> None:
         """Begin to move a partition to another log folder; if it is being moved elsewhere, that ends.
 
-        Raises: KafkaError with the code and text of Kafka.
+        Raises: KafkaError with Kafka's code and text.
         """
         key = (topic, partition)
         if len(future_folder_name(*key).encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:

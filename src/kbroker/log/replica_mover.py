@@ -171,7 +171,7 @@ class ReplicaMover:
             checkpoints.write_partition_metadata(future.folder, topic_id, is_synced=True)
 
     def _settle_formers(self, key: TopicPartition, hosted: PartitionEntry, folder: Path) -> list[uuid.UUID]:
-        """Remove what earlier moves have left, durably: with two notes a start could not find the later folder.
+        """Remove the remains of earlier moves, durably: with two notes a start could not find the later folder.
 
         Returns: the ids of the log folders that cannot be looked at, which the note still names. Raises: OSError.
         """

@@ -124,6 +124,7 @@ class ControllerChannel:
     def send(self, api_key: int, body: Body, complete: Complete, *, version: int | None = None) -> None:
         """Send a request when its turn comes; ``complete`` is called exactly once, on the channel's thread.
 
+        After ``close`` it is called at once, on the caller's thread.
         Args: ``version``: None for the highest one that both sides support.
         """
         with self._changed:

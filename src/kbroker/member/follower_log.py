@@ -1,4 +1,4 @@
-"""The metadata log of a node that follows the quorum: the leader's batches, truncated where the leader says so.
+"""The metadata log of a node that follows the quorum: the leader's batches, truncated where the leader's log differs.
 
 Everything in it can be fetched again, so damage does not stop the node: the log is kept up to the first batch that is
 not sound, and the rest is fetched.
@@ -82,7 +82,7 @@ class FollowerLog(SnapshotWriter):
 
     Args: ``log_dir``: the locked folder of the metadata log.
     Raises: OSError. Damaged batches and snapshots are removed.
-    Threads: one reads and appends, one other writes snapshots. Lock: held over no sync.
+    Threads: one reads and appends, another writes snapshots. Lock: not held during a sync.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
@@ -269,7 +269,7 @@ class FollowerLog(SnapshotWriter):
     def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
         """Cut off the records that the leader does not have, and return the new end.
 
-        Args: ``epoch`` and ``end_offset``: the largest epoch up to ours that the leader has, and where it ends there.
+        Args: ``epoch`` and ``end_offset``: the largest epoch up to that of this log that the leader has, and its end.
         """
         ends = [self.end_offset, *(start for later, start in self._epochs.items() if later > epoch)]
         if epoch in self._epochs:

@@ -40,7 +40,7 @@ class Publisher(Protocol):
 
     @property
     def lock(self) -> AbstractContextManager[bool]:
-        """Lock that is held over `publish`; taken before the controller's."""
+        """Lock that is held during `publish`; taken before the controller's."""
 
     def concerns(self, delta: MetadataDelta) -> bool:
         """Return whether `publish` has something to do for the delta."""
@@ -123,10 +123,10 @@ class Controller:
     """The image of the cluster's metadata, and its changes.
 
     Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
-    Threads: any. Lock: its own, held over the sync, and after the locks of the publishers; reading `image` takes
-    none. Changes that wait for the lock share a batch and its sync. Each publisher gets the deltas that concern it in
-    the order of the log, under its own lock: a change waits for no other publisher, such as one that makes thousands of
-    logs.
+    Threads: any. Lock: its own, held during the sync, and taken after the locks of the publishers; reading
+    `image` takes none. Changes that wait for the lock share a batch and its sync. Each publisher gets the deltas that
+    concern it in the order of the log, under its own lock: a change waits for no other publisher, such as one that
+    makes thousands of logs.
     """
 
     #: False if the controllers of the cluster are other nodes.

@@ -64,7 +64,7 @@ class Features:
     def __init__(self, controller: Controller, supported: Mapping[str, tuple[int, int]] | None = None) -> None:
         self._controller = controller
         self._supported = SUPPORTED if supported is None else supported
-        self.lock = threading.Lock()  # held over the hooks
+        self.lock = threading.Lock()  # held during the hooks
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
         self._finalized = self._read(image)

@@ -49,7 +49,7 @@ class Created(NamedTuple):
 def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, image: MetadataImage) -> PlannedTopic:
     """Return a topic with the replicas that it gets.
 
-    Args: ``names``: those that exist; ``config`` of the defaults. Raises: KafkaError with the code and text of Kafka.
+    Args: ``names``: those that exist; ``config`` of the defaults. Raises: KafkaError with Kafka's code and text.
     """
     default = Layout(config.integer("num.partitions"), config.integer("default.replication.factor"))
     nodes = registered_nodes(image, config.node_id)

@@ -15,7 +15,7 @@ def registered_nodes(image: MetadataImage, node_id: int) -> dict[int, bool]:
 
 
 def check_factor(factor: int, nodes: Mapping[int, bool]) -> None:
-    """Refuse a replication factor that the nodes cannot reach. Raises: KafkaError with the code and text of Kafka."""
+    """Refuse a replication factor that the nodes cannot reach. Raises: KafkaError with Kafka's code and text."""
     text = ""
     if all(nodes.values()):
         text = "All brokers are currently fenced."

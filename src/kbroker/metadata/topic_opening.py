@@ -27,7 +27,7 @@ class TopicOpening(TopicRuns[Opening]):
 
     Meanwhile requests do not know them, and nothing waits for them: as in Kafka, the controller knows a topic earlier.
 
-    Args: ``lock`` of the registry; ``image``: the one that is in force; ``failed``: gets the reason for each topic
+    Args: ``lock`` of the registry; ``image`` returns the one in force; ``failed``: gets the reason for each topic
     whose logs could not be made. ``serve`` is called with the topics that are complete, and the logs of those that did
     not fail, under the lock.
     """
@@ -70,7 +70,7 @@ class TopicOpening(TopicRuns[Opening]):
         return True
 
     def _make(self, topic: TopicImage, logs: list[Any], room: int) -> int:
-        """Make the next logs of a topic, or note the reason for which that failed; return their number."""
+        """Make the next logs of a topic, or note the reason why that failed; return their number."""
         indexes = range(len(logs), len(topic.partitions))[:room]
         if not indexes or topic.topic_id in self._failed:
             return 0

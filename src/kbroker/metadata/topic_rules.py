@@ -64,7 +64,7 @@ def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool
     """Return the layout that a new topic gets.
 
     Args: ``names``: those that exist; ``nodes``: whether each node is fenced.
-    Raises: KafkaError with the code and text of Kafka.
+    Raises: KafkaError with Kafka's code and text.
     """
     check_new_name(topic.name, names)
     if topic.name == CLUSTER_METADATA_TOPIC:

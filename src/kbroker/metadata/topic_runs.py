@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TopicRuns(ABC, Generic[T]):
-    """Changed topics with many partitions, whose logs the thread that has changed them makes or removes.
+    """Changed topics with many partitions: the thread that has changed a topic makes or removes its logs.
 
     Args: ``lock`` of the registry, released between runs; ``at_once``: number of partitions for which no runs are
     needed. ``T``: a topic that has begun.

@@ -71,7 +71,7 @@ class TopicRegistry:
 
     Args: ``publish`` gets every topic after each change; it swaps the native handlers' table.
     Threads: any; readers take no lock (mappings are swapped whole). Lock: its own, held while logs are opened and
-    removed, before the controller's, which is held over the checks of a change.
+    removed, before the controller's, which is held during the checks of a change.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class TopicRegistry:
         return self._logs.describe_dirs()
 
     def move(self, name: str, index: int, path: str) -> None:
-        """Begin to move a partition to another log folder. Raises: KafkaError with the code and text of Kafka."""
+        """Begin to move a partition to another log folder. Raises: KafkaError with Kafka's code and text."""
         try:
             self._logs.move_partition(name, index, path)
         except KafkaError as error:
@@ -171,7 +171,7 @@ class TopicRegistry:
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is stored, open and published when this returns.
 
-        Raises: KafkaError with the code and text of Kafka.
+        Raises: KafkaError with Kafka's code and text.
         """
         (made,) = self.create_all([topic], validate_only)
         if isinstance(made, KafkaError):
@@ -331,7 +331,7 @@ class TopicRegistry:
         """Let a topic grow to ``count`` partitions in all.
 
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
-        Raises: KafkaError with the code and text of Kafka.
+        Raises: KafkaError with Kafka's code and text.
         """
         self._growth.add(name, count, assignments, validate_only, charge)
         if not validate_only:

@@ -1,6 +1,6 @@
 """Metric families whose values are read at a scrape, and the conversion of Kafka's names into Prometheus's.
 
-Source: ``proposals`` of KIP-13, KIP-72 and KIP-124 for the names; ``KafkaMetricsGroup`` for those of the JMX kind.
+Source: KIP-13, KIP-72 and KIP-124 for the names; ``KafkaMetricsGroup`` for those of the JMX kind.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Metrics of the authorizer; Kafka has rates a minute of the same, here they are counters.
+"""Metrics of the authorizer: its ACLs, and counters of decisions, for which Kafka has rates per minute.
 
 Source: ``StandardAuthorizer.AuthorizerMetrics``.
 """

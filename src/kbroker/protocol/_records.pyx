@@ -512,7 +512,7 @@ cdef object blob_or_none(const char *data, int32_t size):
 def batch_at(data, int64_t position=0):
     """Return the RecordBatch at `position` of `data`, or None when the data ends before the batch does.
 
-    Raises: ProtocolError: its length field is below the size of a header.
+    Raises: ProtocolError: its length field is below the size of a header. ValueError: a position outside `data`.
     """
     cdef RecordBatch batch = RecordBatch.__new__(RecordBatch)
     PyObject_GetBuffer(data, &batch.buffer, PyBUF_SIMPLE)

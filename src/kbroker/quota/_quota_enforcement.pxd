@@ -1,14 +1,14 @@
 """Enforcement of quotas on a native response before it is sent.
 
 Shadows are judged first, by the same functions over their own managers: they note verdicts, and nothing else about the
-request or its response changes. The word that says whether quotas are set covers them too, so they cost nothing where
+request or its response changes. The word that states whether quotas are set covers them too, so they cost nothing where
 there are none.
 
 Every function returns after one atomic load where no quota of Produce, Fetch or Request is set. A returned delay has
 already begun: StartThrottling is queued, so the response, with the delay in it, must be passed to its responder
 afterwards. ``cache`` belongs to the calling handler thread, NULL elsewhere: it holds the counters of the thread's
-latest clients, so that an enforced quota takes no lock except the sensor's, and is valid for a generation of its
-manager.
+latest clients, each valid for a generation of its manager, so that an enforced quota takes no lock except the
+sensor's.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.metrics.sensor_core cimport Violation
@@ -43,8 +43,8 @@ cdef inline int64_t set_types(ClientQuotas *quotas) noexcept nogil:
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return set_types(quotas) != 0
 
-# Return whether all Produce requests of a batch are of one client that uses at most half of each quota with all their
-# bytes, and earlier ones that are not judged yet, so that they may be executed before the first is judged.
+# Return whether all Produce requests of a batch may be executed before the first is judged: they are of one client,
+# which uses at most half of each quota with all their bytes and the earlier bytes that are not judged yet.
 cdef bint has_headroom(ClientQuotas *quotas, ClientCache *cache, Request *head, int64_t earlier_bytes,
                        int64_t now_ns) noexcept nogil
 # Call after the append. Without a response (acks=0) only bytes are judged; the handler's time is exempt.

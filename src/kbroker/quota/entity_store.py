@@ -42,14 +42,13 @@ class QuotaEntityStore:
     """Quotas by entity.
 
     Args: ``resolve`` returns the address of a host; it may take seconds, and no lock is held meanwhile.
-    Threads: any thread reads without a lock (the mapping is replaced as a whole). Lock: the controller's, held over the
-    hooks.
+    Threads: any; readers take no lock (the mapping is replaced as a whole). Lock: its own, held during the hooks.
     """
 
     def __init__(self, controller: Controller, resolve: Callable[[str], str | None] = address_of) -> None:
         self._controller = controller
         self._resolve = resolve
-        self.lock = threading.Lock()  # held over the hooks
+        self.lock = threading.Lock()
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         #: Addresses of host names by entity and key: a shadow may have been set when the name had another address.

@@ -431,7 +431,7 @@ cdef class RequestLogCore:
         observe_verdicts(connections, quotas.quotas, &self.log.listener)
 
     def note_refusal(self, refusal, int32_t repeated=1) -> None:
-        """Record a request whose connection was closed instead of a response.
+        """Record a request whose connection was closed without a response.
 
         Args: ``refusal``: a ``Refusal``; without a connection id it represents several, ``repeated`` in number.
         Raises: ValueError for an unknown reason, MemoryError.

@@ -10,7 +10,7 @@ cdef enum:                      # kinds of record
     RECORD_PADDING = 0          # fills the ring up to its end
     RECORD_REQUEST = 1
     RECORD_VERDICT = 2          # a verdict without a request
-    RECORD_REFUSAL = 3          # a request whose connection was closed instead of a response
+    RECORD_REFUSAL = 3          # a request whose connection was closed without a response
 
 cdef enum:                      # texts of a connection
     FACTS_CONNECTION = 0

@@ -106,7 +106,7 @@ class RequestLog:
         self._thread.start()
 
     def note_refusals(self, refusals: Sequence[tuple[Refusal, int]]) -> None:
-        """Record requests whose connections were closed instead of a response, each with its count."""
+        """Record requests whose connections were closed without a response, each with its count."""
         if self._core is not None:
             for refusal, repeated in refusals:
                 self._core.note_refusal(refusal, repeated)

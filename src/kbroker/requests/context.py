@@ -257,7 +257,7 @@ class RequestContext(NamedTuple):
         self.completion.complete(body)
 
     def close(self) -> None:
-        """Close the connection instead of a response. No effect after the response."""
+        """Close the connection without a response. No effect after the response."""
         if self.completion is not None:
             self.completion.close()
 

@@ -47,7 +47,7 @@ class DelegationTokens:
     Args: ``secret_key``: not empty. ``max_lifetime_ms`` of a token, however often it is renewed. ``expiry_time_ms``:
     of a new or renewed one.
     Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
-    Threads: any. Locks: the controller's over a change, then its own; ``find`` and ``all`` take none.
+    Threads: any. Locks: the controller's during a change, then its own; ``find`` and ``all`` take none.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class DelegationTokens:
     def sweep(self) -> None:
         """Remove the expired tokens; for a timer. After a failed write the next call tries again.
 
-        No effect if other controllers do that.
+        No effect if the controllers are other nodes, which remove the tokens themselves.
         """
         if not self._controller.is_active:
             return

@@ -45,7 +45,7 @@ class AcquireLimits(NamedTuple):
 
     @property
     def is_record_limit(self) -> bool:
-        """Return whether no more than the maximum of records may be acquired."""
+        """Return whether the maximum number of records is strict: a batch that exceeds it is acquired in part."""
         return self.mode is AcquireMode.RECORD_LIMIT
 
 
@@ -114,7 +114,10 @@ class _Acquisition:
         return self.found
 
     def _acquire_known(self, batches: Iterable[InFlightBatch], base: int, last: int, maximum: int) -> int:
-        """Acquire the available records of batches, and the gaps between them; return the maximum of records."""
+        """Acquire the available records of batches, and the gaps between them.
+
+        Returns: the maximum number of records; 0 to acquire no more, after or before a throttled batch.
+        """
         gap_start = base
         first = self.fetched.batches[0].base_offset
         for batch in batches:

@@ -192,7 +192,7 @@ def read_enough(
 ) -> tuple[Errors, Fetched]:
     """Read batches with about the wanted number of records, but no less than one batch if the limit allows it.
 
-    Kafka reads up to the maximum of bytes, and sends a part of that. Here the size of the share partition's records is
+    Kafka reads up to the maximum size, and sends a part of that. Here the size of the share partition's records is
     remembered instead.
     """
     share, log = one
@@ -212,7 +212,7 @@ def read_enough(
 
 
 def uniform_bytes(max_bytes: int, count: int) -> list[int]:
-    """Return the maximum of bytes of each partition; the rest of the division goes to the first one."""
+    """Return the maximum size for each partition; the remainder of the division is added to the first one."""
     if count == 0:
         return []
     each, rest = divmod(max_bytes, count)

@@ -507,7 +507,7 @@ def _reported(error: Exception, words: str, key: SharePartitionKey) -> KafkaErro
 
 
 def persister_error(failure: KafkaError) -> KafkaError:
-    """Return the error for clients that an error of the persister becomes. Source: ``fetchPersisterError``."""
+    """Return the error that clients get for an error of the persister. Source: ``fetchPersisterError``."""
     error, message = failure.error, failure.message
     if error in _COORDINATOR_ERRORS:
         return KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, message)

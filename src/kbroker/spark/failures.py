@@ -97,7 +97,7 @@ def sentence(error: BaseException) -> str:
 
 
 def lacking(text: str) -> str | None:
-    """Return a sentence on what Spark or a machine lacks, or None if a job failed for another reason."""
+    """Return a sentence on something that Spark or a machine lacks, or None if a job failed for another reason."""
     for pattern, known in _LACKING:
         found = pattern.search(text)
         if found is not None:

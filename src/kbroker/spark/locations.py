@@ -26,8 +26,8 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     """Return the folder or file that a user names by a path or a `file:` URI, in which nothing is escaped.
 
     Args: `given`: may be a `Path` made of a URI, in which two slashes have become one.
-    Raises: PipelineError for a URI of another file system or of another machine, and for an empty name: a shell makes
-    one of an unset variable, and `Path` would make the current folder of it.
+    Raises: PipelineError for a URI of another file system or of another machine, and for an empty name, the value of
+    an unset variable in a shell: for `Path` it would be the current folder.
     """
     text = os.fspath(given)
     if not text:

@@ -93,7 +93,7 @@ class ClientMetricsManager:
         self._receive = receive
         self._closed = connections
         self._on_removed = on_removed
-        self.lock = threading.Lock()  # of all below, held over ``publish``; the receiver is called without it
+        self.lock = threading.Lock()  # of all below, held during ``publish``; the receiver is called without it
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
         self._changed: set[str] | None = None  # names of subscriptions to be read from the image; None: all

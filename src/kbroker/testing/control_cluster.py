@@ -65,7 +65,7 @@ class ClusterRoutes(RouteTable):
         return numbered(name, self._nodes, missing)
 
     def _of_any(self, method: str, first: str, *rest: str) -> Callable[..., Body]:
-        """Return the action of a running node, for what all nodes share."""
+        """Return the action of any running node, for parts that all nodes share."""
 
         def act(*names: str, body: Body) -> Body:
             for node_id in self._cluster.live:

@@ -199,7 +199,7 @@ class EmbeddedBroker(Broker):
 
     @property
     def transactions(self) -> dict[str, str]:
-        """State of each transactional id, by Kafka's names: Empty, Ongoing, PrepareCommit, CompleteCommit ..."""
+        """State of each transactional id, by Kafka's names, such as Empty, Ongoing and PrepareCommit."""
         return {one.transactional_id: one.state.label for one in self.context.transactions.list_transactions()}
 
     def hold_markers(self, topic: str | None = None) -> HeldMarkers:

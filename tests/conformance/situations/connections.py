@@ -1,4 +1,4 @@
-"""ApiVersions, frames, headers, and reasons for which a connection is closed."""
+"""ApiVersions, frames, headers, and reasons why a connection is closed."""
 
 import struct
 

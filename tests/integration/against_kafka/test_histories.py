@@ -61,7 +61,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> BrokerProcess:
 
 @pytest.fixture(scope="module")
 def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Kafka of the folder, without what histories have in common afterwards, beside a kbroker."""
+    """Kafka of the folder beside a kbroker; objects that all histories use are removed afterwards."""
     with started(tmp_path_factory.mktemp("histories"), AUTHORIZED) as kbroker:
         found = paired(kafka, kbroker.bootstrap)
         yield found

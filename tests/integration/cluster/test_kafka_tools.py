@@ -19,7 +19,7 @@ QUORUM, CLUSTER, FEATURES = f"{TOOLS}MetadataQuorumCommand", f"{TOOLS}ClusterToo
 REASSIGN, ELECT = f"{TOOLS}reassign.ReassignPartitionsCommand", f"{TOOLS}LeaderElectionCommand"
 OFFSETS = f"{TOOLS}GetOffsetShell"
 
-# : Values that differ between runs: ids, epochs, offsets of the metadata log, times.
+#: Values that differ between runs: ids, epochs, offsets of the metadata log, times.
 CHANGING = (
     (re.compile(r"TopicId: \S{22}"), "TopicId: <id>"),
     (re.compile(r"(LeaderEpoch|HighWatermark|MaxFollowerLag|MaxFollowerLagTimeMs):( +)\d+"), r"\1:\2<number>"),

@@ -415,7 +415,7 @@ def test_the_wall_clock_is_set(controller: ApacheKafka, tmp_path: Path) -> None:
     def end_offset() -> int:
         return describe_observer(controller)["LogEndOffset"]
 
-    def await_six_records() -> None:  # the controllers write a record each 500 ms: six take twice the session timeout
+    def await_six_records() -> None:  # the controllers write a record every 500 ms: six take twice the session timeout
         wanted = end_offset() + 6
         wait_for("six records", lambda: end_offset() >= wanted)
 

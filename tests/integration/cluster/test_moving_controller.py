@@ -17,7 +17,7 @@ from tests.support.member_node import MemberNode
 CREATE_TOPICS, DESCRIBE_QUORUM = 19, 55
 WAITING = 12  # more than the broker has request handler threads
 KILLS = 50
-# : Timeouts with which an election of three controllers takes about a second.
+#: Timeouts with which an election of three controllers takes about a second.
 QUICK_ELECTIONS = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",

@@ -1,4 +1,4 @@
-"""Shadow quotas in the request log of a running broker: their verdicts are listed apart."""
+"""Shadow quotas in the request log of a running broker: their verdicts are listed separately."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def of_client(broker: EmbeddedBroker, folder: Path, count: int) -> list[Record]:
 
 
 def test_both_are_in_a_record_apart(tmp_path: Path) -> None:
-    """A record lists enforced and shadow verdicts apart; only the enforced sensor has an update."""
+    """A record lists enforced and shadow verdicts separately; only the enforced sensor has an update."""
     settings = {**SETTINGS, "kbroker.request.log.dir": str(tmp_path), "kbroker.request.log.sampling": "0"}
     with VirtualBroker(settings) as broker, Connection(broker.bootstrap_servers) as admin:
         admin.ask(create_topic("t", 1))

@@ -171,7 +171,7 @@ def test_names_that_need_escaping(bench: Bench) -> None:
 
 
 def test_failures_have_the_form_of_responses() -> None:
-    """A request that fails as a whole has its error code for each entry, as in Kafka."""
+    """A failed alteration has its error code in each entry, a failed description has no entries, as in Kafka."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
     response = api49_alter_client_quotas.failure({"Entries": [row, row]}, Errors.UNKNOWN_SERVER_ERROR, request)

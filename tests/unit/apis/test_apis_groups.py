@@ -225,7 +225,7 @@ def test_offsets_are_those_of_a_topics_id(bench: Bench) -> None:
     [(" Empty", True), ("\tEMPTY\r\n", True), ("e mpty", False), ("\u2003empty", False), ("em_pty", False)],
 )
 def test_space_around_a_state_does_not_count(bench: Bench, state: str, is_listed: bool) -> None:
-    """ListGroups removes what Java's trim removes."""
+    """ListGroups removes the same characters as Java's trim."""
     bench.ask("OffsetCommit", 8, commit("g", 7, "n"))
     listed = bench.ask("ListGroups", 4, {"StatesFilter": [state]})["Groups"]
     assert [one["GroupId"] for one in listed] == (["g"] if is_listed else [])

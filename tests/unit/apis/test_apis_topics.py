@@ -56,7 +56,7 @@ def test_create_with_defaults_and_assignments() -> None:
 
 
 def test_a_created_topic_shows_the_values_of_the_request(bench: Bench) -> None:
-    """Spaces and case of the values are kept in the response, as in Kafka; DescribeConfigs shows what they mean."""
+    """Spaces and case of the values are kept in the response, as in Kafka; DescribeConfigs shows the parsed values."""
     given = {"cleanup.policy": " compact , delete", "preallocate": " TRUE", "retention.ms": " 1000 "}
     topic = {**new("t"), "Configs": [{"Name": name, "Value": value} for name, value in given.items()]}
     row = create(bench, topic)["t"]

@@ -18,7 +18,7 @@ def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixtur
 
 
 def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection is retried until the time is over, and is then the error."""
+    """A refused connection is retried until the time-out, and is then raised as the error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         unused = f"127.0.0.1:{listener.getsockname()[1]}"
     times: dict[str, Any] = {"clock": fake_time.clock, "sleep": fake_time.sleep}

@@ -90,7 +90,7 @@ def test_what_is_not_the_beginning_of_json(data: bytes) -> None:
 
 
 def test_a_list_costs_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the beginning of a value is parsed; parsing whole values of 256 KiB took half a second per page."""
+    """Only the beginning of a value is parsed; parsing whole values of 256 KiB would take half a second per page."""
     parsed: list[int] = []
     original = json.loads
 

@@ -377,7 +377,7 @@ def test_a_late_response_the_wire_cannot_carry_closes(caplog: pytest.LogCaptureF
 
 
 def test_more_names_than_a_request_may_hold_close() -> None:
-    """Two million names of one byte took 415 MB of memory."""
+    """A request with too many names is refused: two million names of one byte would take 415 MB of memory."""
     names = b"\x02a\0" * 100_001
     assert serve(request(3, 9, raw=b"\xa2\x8d\x06" + names + b"\0\0\0\0")) is None
 

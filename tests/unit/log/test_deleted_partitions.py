@@ -88,7 +88,7 @@ def test_kill_in_the_middle_of_a_deletion(brokers: Brokers, manager: LogManager)
 def test_disk_that_is_full_while_a_topic_is_deleted(
     brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion succeeds, and the creation of a new topic of the name removes the old offsets."""
+    """The deletion succeeds, and the creation of a new topic of the same name removes the old offsets."""
     with monkeypatch.context() as patch:
 
         def full(*_: object) -> None:

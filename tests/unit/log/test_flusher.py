@@ -102,7 +102,7 @@ def test_partition_without_references_is_still_flushed(tmp_path: Path, logs: lis
 
 
 def test_a_moved_partition_is_left_to_its_new_flusher(logs: list[PartitionLog]) -> None:
-    """The new flusher flushes what waits at the former one, which leaves the partition alone, and later appends."""
+    """The new flusher flushes records that wait at the former one, and later ones; the former flushes none of them."""
     former, flusher = Flusher(), Flusher()
     former.attach(logs[0])
     logs[0].append(batch())

@@ -19,6 +19,6 @@ cdef void session_note_names(FetchState *state) noexcept nogil
 # Select the parts of an incremental response, before it is written.
 cdef void session_select(FetchState *state) noexcept nogil
 # The same for a response that is sent; also stores the values that the client gets, and opens a new session if there
-# is capacity, whose id is then state.response_session_id.
+# is capacity: state.response_session_id is then its id.
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
 cdef void session_drop(FetchState *state) noexcept nogil      # releases the state's count

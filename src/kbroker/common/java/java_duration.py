@@ -19,7 +19,7 @@ _MOST_DIGITS = 19  # of such a number, without leading zeros
 
 
 def parse_duration_ns(text: str) -> int | None:
-    """Return the nanoseconds of a duration; None for other text and for what Java's class cannot hold."""
+    """Return the nanoseconds of a duration; None for other text and for durations that Java's class cannot hold."""
     match = _DURATION.fullmatch(text)
     if match is None or all(match[name] is None for name in _SECONDS):
         return None

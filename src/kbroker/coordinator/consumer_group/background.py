@@ -1,4 +1,4 @@
-"""Slow work of consumer groups, done apart from heartbeats and time-outs.
+"""Slow work of consumer groups, which delays neither heartbeats nor time-outs.
 
 Tasks take turns, a slice each: the costly regular expressions of one group delay those of another by one slice per
 turn, not by all that they cost.

@@ -1,7 +1,7 @@
 """A consumer group: its members, its epochs, the target assignment, and the state derived from them.
 
 The state changes only by ``replay`` of a record that has been written or loaded.
-Threads: everything of a group is guarded by ``ConsumerGroup.lock``, which the caller holds.
+Threads: ``ConsumerGroup.lock``, which the caller holds, guards the whole group.
 Source: ``ConsumerGroup``, ``ModernGroup``, ``GroupMetadataManager.replay``.
 """
 

@@ -92,7 +92,7 @@ class HeartbeatResult(NamedTuple):
 class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSettings]):
     """Changes of the membership of consumer groups.
 
-    Threads: any; the group's lock guards everything of a group.
+    Threads: any; a group's lock guards the whole group.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class ModernGroup:
     The state changes only by ``replay`` of a record that has been written or loaded.
 
     Args: ``lock``, ``offsets`` of the group that it replaces.
-    Threads: everything of a group is guarded by ``lock``, which the caller holds.
+    Threads: ``lock``, which the caller holds, guards the whole group.
     """
 
     KIND: ClassVar[str]  # in ListGroups; the protocol type too

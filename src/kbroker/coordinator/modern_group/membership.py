@@ -1,4 +1,4 @@
-"""The part of the membership of groups that their newer kinds have in common: room, sessions, and due assignments.
+"""The common part of the membership of the newer kinds of groups: capacity, sessions, and due assignments.
 
 Source: ``GroupMetadataManager``.
 """
@@ -45,7 +45,7 @@ class ModernMembership(Generic[G, S]):
 
     Args: ``write`` appends records, which the group replays, or raises KafkaError and nothing has changed;
     ``rebalances``: counts the new group epochs.
-    Threads: any; the group's lock, which the caller holds, guards everything of a group.
+    Threads: any; a group's lock, which the caller holds, guards the whole group.
     """
 
     def __init__(

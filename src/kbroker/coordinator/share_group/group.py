@@ -1,7 +1,7 @@
 """A share group: its members, its epochs, the target assignment, and its share partitions.
 
 The state changes only by ``replay`` of a record that has been written or loaded.
-Threads: everything of a group is guarded by its lock, which the caller holds.
+Threads: a group's lock, which the caller holds, guards the whole group.
 Source: ``ShareGroup``, ``GroupMetadataManager.replay``.
 """
 

@@ -51,7 +51,7 @@ class HeartbeatResult(NamedTuple):
 class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     """Changes of the membership of share groups.
 
-    Threads: any; the group's lock, which the caller holds, guards everything of a group.
+    Threads: any; a group's lock, which the caller holds, guards the whole group.
     """
 
     def heartbeat(self, group: ShareGroup, request: HeartbeatRequest) -> HeartbeatResult:

@@ -94,7 +94,7 @@ class _Quota:
         self.per_member = -(-task_count // member_count)
 
     def note(self, count: int) -> None:
-        """Note that a member now has so many tasks."""
+        """Note that a member now has ``count`` tasks."""
         if count == self.per_member:
             self._members -= 1
             self._tasks -= count

@@ -2,7 +2,7 @@
 
 The state changes only by ``replay`` of a record that has been written or loaded, except for the configured topology,
 the requested shutdown and the epoch of the endpoints, which no record keeps.
-Threads: everything of a group is guarded by ``StreamsGroup.lock``, which the caller holds.
+Threads: ``StreamsGroup.lock``, which the caller holds, guards the whole group.
 Source: ``StreamsGroup``, ``GroupMetadataManager.replay``; KIP-1071.
 """
 

@@ -154,7 +154,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         has_changed = request.member_epoch == JOIN_EPOCH or member.assigned != updated.assigned
         if has_changed and updated.endpoint is not None:
             group.endpoint_epoch += 1
-        # A member that reports fewer tasks may have lost a response, as over the kill of a broker. Kafka 4.3 does not
+        # A member that reports fewer tasks may have missed a response, as when a broker is killed. Kafka 4.3 does not
         # repeat the assignment: the other tasks would stay idle until the next rebalance.
         shows = has_changed or (request.owned is not None and not request.owned.covers(updated.assigned))
         endpoints = None

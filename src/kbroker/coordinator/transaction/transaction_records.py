@@ -1,4 +1,4 @@
-"""Records of ``__transaction_state`` in Kafka's formats: Kafka's tools can read ours, and we can read Kafka's.
+"""Records of ``__transaction_state`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
 
 Keys and values begin with an int16 version. Values are of version 1, whose tagged fields (KIP-890) older readers skip.
 Source: ``TransactionLogKey.json``, ``TransactionLogValue.json``, ``TransactionLog``.

@@ -81,8 +81,8 @@ cdef int32_t tracker_load(TxnTracker *tracker, SegmentList *view, int64_t start,
 cdef void tracker_free(TxnTracker *tracker) noexcept nogil
 # 1: the batch's transaction was aborted; 0: it was not; -ENOMEM
 cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) noexcept nogil
-# 1: no data of the marker's transaction remains, so it may be removed; 0; -ENOMEM. control_type -1: an emptied control
-# batch. An aborted transaction whose marker stays is added to the new segment's transaction index (cleaned may be
-# NULL).
+# 1: no data of the marker's transaction remains, so it may be removed; 0: some does; -ENOMEM. control_type -1: an
+# emptied control batch. An aborted transaction whose marker stays is added to the new segment's transaction index
+# (cleaned may be NULL).
 cdef int32_t tracker_read_marker(TxnTracker *tracker, const BatchHeader *header, int32_t control_type,
                                  CleanedSegment *cleaned) noexcept nogil

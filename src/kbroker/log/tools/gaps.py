@@ -1,6 +1,6 @@
 """Gaps: offsets that no batch of a partition covers; they can be filled with empty batches.
 
-A partition that was never compacted has no gaps, so records are lost where it has one. An empty batch (no records, the
+In a partition that was never compacted, a gap means that records are lost. An empty batch (no records, the
 offsets of the gap) is also written by Kafka's compaction to keep offsets: every client reads past it.
 """
 

@@ -88,7 +88,7 @@ class DynamicConfigs:
     def alter(self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
         """Apply the changes to one resource, all of them or none.
 
-        Raises: KafkaError with the code and text of Kafka.
+        Raises: KafkaError with Kafka's code and text.
         """
         check_changes(changes)
         self._alter(kind, name, changes, validate_only, replaces=False)
@@ -98,7 +98,7 @@ class DynamicConfigs:
     ) -> None:
         """Give one resource exactly these configs (AlterConfigs).
 
-        Raises: KafkaError with the code and text of Kafka.
+        Raises: KafkaError with Kafka's code and text.
         """
         changes = [ConfigChange(key, ConfigOperation.SET, value) for key, value in configs]
         check_changes(changes)

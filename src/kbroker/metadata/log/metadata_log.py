@@ -239,7 +239,7 @@ class SnapshotWriter(_Folder, ABC):
         """Remove the segments whose records are all below an offset."""
 
     def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Write a snapshot of all records up to ``offset``, then remove what newer snapshots cover.
+        """Write a snapshot of all records up to ``offset``, then remove the files that newer snapshots cover.
 
         Args: ``records`` of the image at ``offset``; ``epoch`` of the record at that offset; ``timestamp_ms``: now.
         Raises: OSError; earlier snapshots are then unchanged.
@@ -272,7 +272,7 @@ class MetadataLog(SnapshotWriter):
     Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock`` of the records' time;
     ``is_clean``: everything in it was on disk when it was closed; ``others``: the other log folders of the broker.
     Raises: MetadataLogError for damage; OSError.
-    Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by one other.
+    Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by another.
     """
 
     def __init__(

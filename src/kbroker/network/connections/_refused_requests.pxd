@@ -1,4 +1,4 @@
-"""Requests whose connection is closed instead of a response, for the log and the metrics.
+"""Requests whose connection is closed without a response, for the log and the metrics.
 
 Written without the GIL by network threads and handlers; read by one thread now and then. Lock: ``lock``, a leaf.
 """

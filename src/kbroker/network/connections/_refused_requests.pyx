@@ -1,4 +1,4 @@
-"""Requests whose connection is closed instead of a response: see the .pxd."""
+"""Requests whose connection is closed without a response: see the .pxd."""
 cimport cython
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free

@@ -1,4 +1,4 @@
-"""A request whose connection was closed instead of a response."""
+"""A request whose connection was closed without a response."""
 
 from typing import NamedTuple
 

@@ -346,7 +346,7 @@ cdef class Processor:
         security: TLS and SASL of the listener, a ListenerSecurity; None: neither.
         metrics: records the times of each request; not shared with another processor. None: not recorded.
         recorder: records each finished request; not shared with another processor. None: not recorded.
-        refused: counts requests whose connection is closed instead of a response. None: not counted.
+        refused: counts requests whose connection is closed without a response. None: not counted.
         closed: at most two signals of closed connections, by ``connection_key`` of their ids.
         executor: executes requests on this thread while few wait in the queue. None: takers of the queue execute all.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.

@@ -95,7 +95,7 @@ cdef struct ProcessorCore:
     int64_t watched_since_ns    # by the watch's clock, the first look with this role
 
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
-# Complete a request on the loop's thread that was handed over: sent, not needed, or its channel closed.
+# On the loop's thread, complete a request that was handed over: sent, not needed, or its channel closed.
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
 # Change the channel's mute state; an event that the table does not allow closes the channel.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil

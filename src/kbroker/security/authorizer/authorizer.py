@@ -45,7 +45,7 @@ MAX_FOUND = 10 * MAX_CHANGES  # rules in one response; a rule is repeated for ea
 
 
 class Deleted(NamedTuple):
-    """Result of one filter of DeleteAcls. ``error``: reason for which no rule was deleted, or None."""
+    """Result of one filter of DeleteAcls. ``error``: reason why no rule was deleted, or None."""
 
     acls: Sequence[Acl]
     error: KafkaError | None = None
@@ -56,7 +56,7 @@ class Authorizer:
 
     Args: ``controller`` changes the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
     allow.everyone.if.no.acl.found.
-    Threads: any. Locks: the controller's over a change, then its own; decisions take only the lock of ``rules``.
+    Threads: any. Locks: the controller's during a change, then its own; decisions take only the lock of ``rules``.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ def _in_force(acl: Acl) -> Acl:
 
 
 def objection(acl: Acl) -> KafkaError | None:
-    """Return the reason for which a rule is invalid, in Kafka's words, or None."""
+    """Return the reason why a rule is invalid, in Kafka's words, or None."""
     text = ""
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         text = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"

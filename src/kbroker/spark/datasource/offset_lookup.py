@@ -34,7 +34,7 @@ class Lookup:
 
     Args:
         cluster: not owned.
-        options: what to read.
+        options: topics and offsets to read.
 
     Raises: KafkaError, BrokerConnectionError; PipelineError for topics that do not exist.
 

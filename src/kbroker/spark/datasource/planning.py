@@ -35,7 +35,7 @@ class OffsetRange:
 def limited(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return ends for about ``limit`` offsets in all, in proportion to the offsets of each partition; none starves."""
+    """Return ends for about ``limit`` offsets in all, in proportion to those of each partition, at least one each."""
     sizes = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
     total = sum(sizes.values())
     if total <= limit:

@@ -83,7 +83,7 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
 def hide_traces() -> None:
     """Suppress the traces that py4j and PySpark print to stderr when the JVM ends or on Ctrl-C.
 
-    `lost_jvm` has one sentence for it.
+    `lost_jvm` reports the end of the JVM in one sentence.
     """
     logging.getLogger().addFilter(_is_not_of_py4j)
     try:

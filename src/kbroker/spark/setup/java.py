@@ -63,7 +63,7 @@ def java_version(java: Path) -> int:
 def require_java() -> Path:
     """Return the java that Spark will start, if it is new enough.
 
-    Raises: PipelineError that names what was found and what to install.
+    Raises: PipelineError that names the found version and the one to install.
     """
     java = find_java()
     version = java_version(java)

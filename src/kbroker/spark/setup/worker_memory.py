@@ -20,7 +20,7 @@ def is_spark_worker() -> bool:
 
 
 def freeze_modules() -> None:
-    """Exclude all existing objects from collections, once per worker. Call it when imports are done.
+    """Exclude all existing objects from garbage collections, once per worker. Call it when imports are done.
 
     Threads: any.
     """

@@ -270,7 +270,7 @@ class Table:
         fields = wanted.columns["fields"]
         both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}
         known = {"type": "struct", "fields": [has[one["name"]] for one in both["fields"]]}
-        # our own columns may be those of a newer kbroker: then rows of this one have null there
+        # columns of the request log may be those of a newer kbroker: then rows of this one have null there
         loss = first_loss(info.columns if wanted.kind == TOPIC else known, both)
         if loss is not None:
             raise TableError(f"{self}: columns can only be added, and {loss}")

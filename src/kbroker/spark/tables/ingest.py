@@ -33,7 +33,7 @@ def ingest(
     Args: `clock`: the watermark's upper bound; `progress`: called with a line per batch; `at`:
     with each phase that is done (written, rejected, committed, compacted, done), for tests that end there.
     Raises: TableError when the table is filled from this log by another stream, or holds something else; PipelineError
-    for what ended the stream.
+    with the reason why the stream ended.
     """
     chosen = options or StreamOptions()
     wanted = TableInfo(REQUEST_LOG, chosen.buckets, request_log.VERSION, log_schema.spark_schema().jsonValue())

@@ -31,7 +31,7 @@ from kbroker.spark.tables.table_layout import ORDER, Written
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
 HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks,
-SPLIT_ROWS = 50_000  # if each gets so many rows
+SPLIT_ROWS = 50_000  # if each gets at least as many rows
 HOURS = 24  # expected in a stream's first batch
 
 

@@ -18,7 +18,7 @@ METRICS = {
     "fetch": f"{PREFIX}consumer.fetch.manager.fetch.latency",
 }
 APIS = {"produce": "PRODUCE", "fetch": "FETCH"}
-#: Fields of a line of the log of pushes that are read.
+#: Fields that are read from a line of the log of pushes.
 _PUSH = (
     "time bigint, clientInstanceId string, clientId string, principal string, "
     "metrics array<struct<name: string, value: double>>"

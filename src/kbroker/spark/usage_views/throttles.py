@@ -44,7 +44,7 @@ def added_up(parts: DataFrame, *keys: Column) -> DataFrame:
 def verdicts_of_row() -> Column:
     """Return the verdicts of a row of the log: KEYS, limit, refused, delay_asked_ms, delay_served_ms of each.
 
-    A delay without a verdict becomes one of the client's own names, with a quota type of null.
+    A delay without a verdict becomes a verdict with the client's own names and a quota type of null.
     """
 
     def null(kind: str) -> Column:

@@ -123,7 +123,7 @@ cdef class Counters:
             time_ms: since 1970.
             value: bytes, percent of a thread, mutations.
             action: JUDGED (record, then check), COUNTED (record only), GIVEN_BACK (take the value off again, if the
-                request was delayed), STRICT (check, and record only what passes).
+                request was delayed), STRICT (check, and record only a value that passes).
             request: place of the value's request in ``served_ms``.
             delay_ms: filled: the delay of each value, by its own counter.
             served_ms: raised to the longest delay of each request; begin with zeroes.

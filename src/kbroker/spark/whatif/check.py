@@ -287,7 +287,7 @@ class _Recorded:
     def _place_refusals(self, values: Array, pair: Array, base: int, n: int) -> Array:
         """Assign each refusal to the epoch of its time, and to a place in it if the log has none (`pair`, `sequence`).
 
-        Returns: by value whether it is a refusal by a counter without earlier values in the log.
+        Returns: for each value, whether it is a refusal by a counter without earlier values in the log.
         """
         lost = np.zeros(n, bool)
         refusals = np.flatnonzero(self.is_refusal)

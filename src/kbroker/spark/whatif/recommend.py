@@ -33,7 +33,7 @@ from kbroker.spark.whatif.read import Array, Client, Events, Held, Log, Part, Va
 BY = ("user,client-id", "user", "client-id")
 FINEST = {"Request": 0.01, "ControllerMutation": 0.01}  # step of limits; of the others, whole bytes a second
 MARGIN = 1e-9
-JOINED_VALUES = 1 << 20  # an entity with at most so many values has one part
+JOINED_VALUES = 1 << 20  # an entity with at most as many values has one part
 NEED_SCHEMA = pa.schema(
     [
         ("user", pa.string()),

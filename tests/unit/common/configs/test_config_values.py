@@ -84,7 +84,7 @@ def without_java(outcome: Any) -> Any:
 
 
 def differences(resource: str) -> tuple[int, list[tuple[str, str, Any, Any]]]:
-    """Return the number of tried values, and (config, value, Kafka's outcome, ours) for each difference."""
+    """Return the number of tried values, and (config, value, Kafka's outcome, kbroker's) for each difference."""
     bench = make_bench(node_id=1, num_network_threads=3)  # independent of the cores of this machine
     prober = Prober(lambda key, body: bench.ask(*VERSIONS[key], body))
     prober.prepare()
@@ -147,5 +147,5 @@ def test_values_are_taken_and_shown_as_by_kafka(resource: str, tried: int, agree
     ],
 )
 def test_durations_are_those_of_java(text: str, milliseconds: int) -> None:
-    """The duration of share.auto.offset.reset is what java.time.Duration reads, without parts of a millisecond."""
+    """The duration of share.auto.offset.reset is read as by java.time.Duration, without parts of a millisecond."""
     assert duration_ms(text) == milliseconds

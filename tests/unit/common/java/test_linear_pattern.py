@@ -97,7 +97,7 @@ def test_what_takes_too_much_memory(pattern: str) -> None:
     ids=["a class", "named classes", "a Unicode class"],
 )
 def test_repeats_of_a_class_share_its_ranges(pattern: str) -> None:
-    """Repeats share the ranges; copies for a thousand repeats took a gigabyte and eight seconds."""
+    """Repeats share the ranges; copies for a thousand repeats would take a gigabyte and eight seconds."""
     takes = {id(node[1]) for node in LinearPattern(pattern)._nodes if callable(node[1])}
     assert len(takes) == 1
 

@@ -1,4 +1,4 @@
-"""Vectors MP-1 to MP-8 (GarbageCollectedMemoryPoolTest, and our own vectors of the simple pool)."""
+"""Vectors MP-1 to MP-8 (GarbageCollectedMemoryPoolTest, and further vectors of the simple pool)."""
 
 import pytest
 

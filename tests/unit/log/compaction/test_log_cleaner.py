@@ -181,7 +181,7 @@ def test_an_end_outside_the_log_is_replaced(bench: Bench, tmp_path: Path) -> Non
 
 
 def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
-    """The checkpoint entry of a deleted topic is removed, so that a new topic of the name is dirty."""
+    """The checkpoint entry of a deleted topic is removed, so that a new topic of the same name is dirty."""
     fill(bench.log("few"), NOW_MS, NOW_MS)
     bench.manager.cleaner.run_once()
     bench.manager.delete_topics({"few": [0]})

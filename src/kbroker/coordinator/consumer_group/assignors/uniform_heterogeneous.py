@@ -90,7 +90,7 @@ class _Builder:
     # ------------------------------------------------------------ balance
 
     def _balance(self) -> None:
-        """Balance the topics in rounds, until one moves nothing or the maximum of rounds is reached."""
+        """Balance the topics in rounds, until one moves nothing or the maximum number of rounds is reached."""
         topics = self._in_order(topic_id for topic_id, them in self._subscribers.items() if len(them) > 1)
         last_moved = None
         for _ in range(MAX_ROUNDS):
