@@ -10,6 +10,7 @@ from kbroker.client.connection import Body
 from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.common.units import counted
 from kbroker.protocol._arrow_rows import ArrowRows, partition_of_key
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
@@ -246,6 +247,11 @@ class Producer:
                 )
                 if code == Errors.DUPLICATE_SEQUENCE_NUMBER:
                     code, base_offset = 0, -1
+                if code == Errors.MESSAGE_TOO_LARGE:
+                    message = (
+                        f"expected a batch of at most max.message.bytes of the topic, found {len(batch.data):,} bytes "
+                        f"with {counted(batch.record_count, 'record')}; send smaller ones, or raise that config"
+                    )
                 error = failure_of(code, f"partition {batch.topic}-{batch.partition}", message)
                 if error is None:
                     waiting.remove(batch)

@@ -87,7 +87,11 @@ def test_final_refusal_names_the_partition(broker: FakeBroker, cluster: Cluster,
     taken = take(broker, iter([10]))
     producer = Producer(cluster)
     producer.send("t", b"a", partition=1)
-    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: partition t-1"):
+    text = (
+        "MESSAGE_TOO_LARGE: partition t-1: expected a batch of at most max.message.bytes of the topic, found 69 bytes "
+        "with 1 record; send smaller ones, or raise that config"
+    )
+    with pytest.raises(KafkaError, match=text):
         producer.flush()
     assert len(taken) == 1
     producer.flush()
