@@ -8,6 +8,7 @@ from uuid import UUID
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log._partition_log import PartitionLog
+from kbroker.protocol.batch_format import BATCH_HEADER_BYTES
 from kbroker.protocol.records import CompressionType, Record, build_batch
 from tests.support import wire
 from tests.support.closing import close_at_end
@@ -46,7 +47,7 @@ def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
         if got.error or not batches:
             return found
         found += batches
-        after = wire.offset_after(batches[-1])
+        after = wire.offset_after(batches[-1]) if len(batches[-1]) >= BATCH_HEADER_BYTES else offset
         if after <= offset:  # a damaged batch
             return found
         offset = after
