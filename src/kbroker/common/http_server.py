@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
         """Remove the deadline: the request is received, its response not sent yet."""
         self._watch(connection, None)
 
-    def answering(self, connection: socket.socket) -> None:
+    def responding(self, connection: socket.socket) -> None:
         """Set a deadline for sending the response."""
         self._watch(connection, self._clock.now_ms() + DEADLINE_MS)
 
@@ -258,7 +258,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         if len(body) <= SHORT_BYTES:
             self.server.responded(self.connection)
         else:
-            self.server.answering(self.connection)
+            self.server.responding(self.connection)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

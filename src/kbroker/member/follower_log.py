@@ -186,8 +186,9 @@ class FollowerLog(SnapshotWriter):
     @property
     def last_epoch(self) -> int:
         """Leader epoch of the last record, or of the snapshot before the first one."""
-        if self._epochs:
-            return max(self._epochs)
+        last = max(self._epochs, default=None)  # once: a restart of the log empties the epochs meanwhile
+        if last is not None:
+            return last
         newest = max(self.snapshots(), default=None)
         return NO_EPOCH if newest is None else newest.epoch
 
