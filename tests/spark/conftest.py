@@ -115,9 +115,12 @@ _sessions = Sessions()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Set a long time-out: a JVM beside other work takes minutes to start, and any test may be the first."""
+    """Set a long time-out: a JVM beside other work takes minutes to start, and any test may be the first.
+
+    The mark of an item comes before the mark of its module, so tests with a time-out of their own are left out.
+    """
     for item in items:
-        if item.nodeid.startswith("tests/spark/"):
+        if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
