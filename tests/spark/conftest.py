@@ -117,7 +117,7 @@ _sessions = Sessions()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set a long time-out: a JVM beside other work takes minutes to start, and any test may be the first.
 
-    The mark of an item comes before the mark of its module, so tests with a time-out of their own are left out.
+    The mark of an item comes before the mark of its module, so tests that have a time-out keep it.
     """
     for item in items:
         if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
