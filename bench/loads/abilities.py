@@ -3,7 +3,7 @@
     python bench/loads/abilities.py [--only NAME ...] [--probe TEXT ...] [--json FILE] [--markdown FILE] [--short]
 
 Each probe acts as a client and has a time limit; nothing is copied from documentation. Servers that are not available,
-and the reason of each "no", are listed. Apache Kafka comes from Maven and needs Java.
+and the reason for each "no", are listed. Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse

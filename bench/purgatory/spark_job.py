@@ -77,7 +77,7 @@ def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
     Each action on the result repeats all runs: write or cache the result before using it twice.
 
     Args:
-        points: some columns of Point, at least `rate`, which are collected and distributed again.
+        points: one row per run, with columns of Point, at least `rate`; collected and distributed again.
         measure: function that runs a point in an executor and returns its row, for another design.
     Raises: PipelineError for an impossible plan. A failed run is a row with an `error`.
     """

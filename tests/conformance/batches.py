@@ -19,7 +19,7 @@ class Record(NamedTuple):
     value: bytes | None = b""
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    later_ms: int = 0  # difference to the batch's time
+    later_ms: int = 0  # difference from the batch's time
 
 
 def _stored_snappy(data: bytes) -> bytes:

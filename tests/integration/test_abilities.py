@@ -17,7 +17,7 @@ from bench.loads.probes.robustness import COSTS
 from tests.support.need import lack
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE = re.compile(r" \(.*\)$")  # a measured figure behind the result
+FIGURE = re.compile(r" \(.*\)$")  # a measured figure after the result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

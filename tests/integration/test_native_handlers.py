@@ -220,7 +220,7 @@ def test_frames_behind_a_throttled_one_are_not_executed(broker: VirtualBroker) -
 
 
 def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> None:
-    """Requests behind one of a client without a quota are throttled by the quota of their client id."""
+    """Requests after one of a client without a quota are throttled by the quota of their client id."""
     request = produce("t", 0, batch([b"x" * 4000]))
     other = request.replace(wire.text("raw"), wire.text("poor"), 1)
     broker.context.quotas.update(None, "poor", "producer_byte_rate", 100)

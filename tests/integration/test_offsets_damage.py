@@ -98,7 +98,7 @@ def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, bytes(range(256))])
 def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """After a kill, bytes behind the last batch are truncated and logged: every offset is found, and new commits are
+    """After a kill, bytes after the last batch are truncated and logged: every offset is found, and new commits are
     kept.
     """
     path = segment(folder, GROUPS)

@@ -114,7 +114,7 @@ def test_frames_of_native_handlers_are_executed_in_their_turn(broker: VirtualBro
 
 
 def test_a_delayed_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
-    """Frames behind a join that waits for other members are executed after its response."""
+    """Frames after a join that waits for other members are executed after its response."""
     join = {
         "GroupId": "g",
         "SessionTimeoutMs": 10_000,
@@ -190,7 +190,7 @@ def test_the_end_of_a_session_ends_its_batch() -> None:
 
 
 def test_frames_of_a_client_that_left_are_not_executed(broker: VirtualBroker, client: Pipeline) -> None:
-    """When a client has disconnected, the frames behind the one in execution are not executed."""
+    """When a client has disconnected, the frames after the one in execution are not executed."""
 
     def leave(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         client.reset()

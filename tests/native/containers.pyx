@@ -180,7 +180,7 @@ cdef class Bytes:
             raise MemoryError
 
     def reserve(self, int64_t more):
-        """Return the capacity behind the used bytes, -1 if memory is exhausted."""
+        """Return the capacity after the used bytes, -1 if memory is exhausted."""
         if not buffer_reserve(&self.buffer, more):
             return -1
         return self.buffer.capacity - self.buffer.size

@@ -32,7 +32,7 @@ TYPE.release = release
 
 
 def sizes():
-    """Return the size of a request, and the size of Kafka's context behind it."""
+    """Return the size of a request, and the size of Kafka's context after it."""
     return sizeof(Request), sizeof(KafkaRequest)
 
 

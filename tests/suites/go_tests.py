@@ -50,7 +50,7 @@ def run(folder: Path, log: Path, arguments: Sequence[str], environment: Mapping[
 
 
 def judged(results: Mapping[str, str], reasons: Mapping[str, str]) -> int:
-    """Print the numbers, the skipped tests and the reason of each failure; return 1 if a failure has no reason."""
+    """Print the numbers, the skipped tests and the reason for each failure; return 1 if a failure has no reason."""
     failed = sorted(name for name, result in results.items() if result == "fail")
     print({kind: sum(result == kind for result in results.values()) for kind in ("pass", "fail", "skip")})
     print("skipped:", sorted(name for name, result in results.items() if result == "skip"))

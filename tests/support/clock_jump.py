@@ -19,5 +19,5 @@ class ClockJump:
             self._map = mmap.mmap(file.fileno(), 4096)
 
     def set_ahead(self, seconds: int) -> None:
-        """Set the difference to the real clock; a negative number sets the clock back."""
+        """Set the difference from the real clock; a negative number sets the clock back."""
         self._map[:8] = seconds.to_bytes(8, "little", signed=True)

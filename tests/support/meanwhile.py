@@ -12,8 +12,7 @@ from tests.support.server import Bench, FakeLog
 class Meanwhile:
     """Requests of other threads, each of which begins while a run of partitions of the topic t gets its logs.
 
-    Args: ``requests`` by the number of the run; the run ends when the thread waits for its turn. ``after``: called at
-    the beginning of each later run of t.
+    Args: ``requests`` by the number of the run; the run ends when the thread waits for its turn.
     """
 
     def __init__(self, bench: Bench, requests: dict[int, Callable[[], object]]) -> None:

@@ -24,7 +24,8 @@ from tests.support.wire import Closed
 
 STORAGE_ERROR, TIMED_OUT = 56, 7
 TIMEOUT_MS = 1000  # of a produce request whose sync fails
-RETRIABLE = frozenset({14, 15, 16, 51, 3, 5})  # a coordinator is loading, or a transaction is being completed
+#: A coordinator or a partition is not served yet, or a transaction is being completed.
+RETRIABLE = frozenset({14, 15, 16, 51, 3, 5})
 TRANSACTIONAL = 0x10
 TOGETHER = 4
 UNKNOWN = -1000  # code of a step without a response

@@ -95,8 +95,8 @@ class Turns:
         folder: of the run; workers with the same folder share the locks.
 
     Attributes:
-        alone_first_s: maximum time for which the first test here waits for a test that runs alone. It would delay that
-            test, and with it all other workers: the first test of Spark starts a JVM.
+        alone_first_s: maximum time for which the first test of this worker waits until one that runs alone has begun.
+            A long first test, such as that of Spark, which starts a JVM, would delay that one and all other workers.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -74,7 +74,7 @@ def mounted(image: Path) -> Iterator[Path]:
 
 
 def mount(image: Path, folder: Path) -> str:
-    """Mount a file as a disk; return the reason of a failure, or ""."""
+    """Mount a file as a disk; return the reason for a failure, or ""."""
     command: list[str | Path] = ["mount", "-o", "loop", image, folder]
     made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return "" if made.returncode == 0 else made.stderr.strip() or "mount failed"

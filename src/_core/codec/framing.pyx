@@ -11,7 +11,7 @@ from kbroker._core.requests.request cimport Request, request_free, request_new
 from kbroker._core.sync cimport atomic_add_fetch
 
 cdef enum:
-    INLINE_PAYLOAD_BYTES = 16384    # up to here the payload is behind the struct: one allocation per frame
+    INLINE_PAYLOAD_BYTES = 16384    # up to here the payload is after the struct: one allocation per frame
     FIRST_CHUNK_BYTES = 65536       # larger frames start with this much and double as bytes arrive
 
 

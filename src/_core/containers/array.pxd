@@ -17,7 +17,7 @@ cdef extern from *:
     }
     #endif
     """
-    # Make memory for one item behind the `count` that are in use; false, with the array unchanged, if memory is
+    # Make memory for one item after the `count` that are in use; false, with the array unchanged, if memory is
     # exhausted. The items are owned (free) and NULL before the first one. The capacity is the power of two above the
     # count, so nothing stores it; items may be removed from the end.
     bint array_reserve "kb_array_reserve"[Item, Count](Item **items, Count count) noexcept nogil

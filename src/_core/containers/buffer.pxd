@@ -10,7 +10,7 @@ cdef struct Buffer:             # zeroed: empty
 
 
 cdef inline bint buffer_reserve(Buffer *buffer, int64_t more) noexcept nogil:
-    """Reserve memory behind the bytes in use; false, with the buffer unchanged, if memory is exhausted."""
+    """Reserve memory after the bytes in use; false, with the buffer unchanged, if memory is exhausted."""
     cdef int64_t capacity
     cdef char *grown
     if more <= buffer.capacity - buffer.size:

@@ -13,7 +13,7 @@ cdef struct Chain:              # zeroed: empty
 
 
 cdef inline void chain_insert(Chain *chain, ChainNode *node, ChainNode *after) noexcept nogil:
-    """Insert a node behind ``after``, or in front of all others for NULL."""
+    """Insert a node after ``after``, or before all others if it is NULL."""
     node.prev = after
     node.next = after.next if after != NULL else chain.first
     if after != NULL:

@@ -1,4 +1,4 @@
-"""Sensors without Python: they receive values and keep bounded statistics. Charges of several sensors, and copies.
+"""Sensors without Python, which receive values and keep bounded statistics; charges of several sensors; copies.
 
 Source: ``Sensor.java``, ``KafkaMetric.java``, ``QuotaUtils.java``.
 """

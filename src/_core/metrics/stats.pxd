@@ -27,7 +27,7 @@ cdef struct Sample:
     int64_t start_ms
     int64_t last_event_ms
 
-cdef struct SampleBlock:        # header of the memory: samples behind it, histogram counts behind those
+cdef struct SampleBlock:        # header of the memory: samples after it, histogram counts after those
     SampleBlock *older
     int32_t capacity
 

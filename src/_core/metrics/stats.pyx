@@ -25,7 +25,7 @@ cdef extern from "<cfloat>" nogil:
 
 cdef extern from *:
     """
-    // Zeroes are ordered (-0.0 below 0.0) and NaN wins, as Math.max and Math.min have it.
+    // As Math.max and Math.min: -0.0 is below 0.0, and the result with a NaN is NaN.
     static inline double kb_larger(double a, double b) noexcept {
         if (a != a) return a;
         if (a == 0.0 && b == 0.0) return a + b;

@@ -95,7 +95,7 @@ cdef struct LoopSnapshot:       # counted: the requesting thread, and the loop w
     Cond changed
     int state
     bint is_begun
-    Link cursor                 # behind the channels that are copied
+    Link cursor                 # after the channels that are copied
     int64_t capacity
     int64_t count               # copied, capacity at most
     int64_t open_channels

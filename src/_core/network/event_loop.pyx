@@ -401,7 +401,7 @@ cdef bint loop_snapshot_step(EventLoop *loop) noexcept nogil:
     if not snapshot.is_begun:
         snapshot.is_begun = True
         snapshot.begun_ns = clock_now_ns(loop.clock)
-        list_append(loop.registered.next, &snapshot.cursor)     # in front of the first
+        list_append(loop.registered.next, &snapshot.cursor)     # before the first
     while n < CHANNELS_PER_STEP and snapshot.cursor.next is not &loop.registered:
         link = snapshot.cursor.next
         list_remove(&snapshot.cursor)

@@ -23,8 +23,8 @@ cdef enum RequestAction:
     ACTION_NO_OP = 1            # no response
     ACTION_CLOSE = 2            # close the connection
     ACTION_RETURN = 3           # not executed: the frame goes back to its channel and is handed over again later
-    # control messages about a channel (payload unused). Of a start, response_ready_ns is when it is due to end, 0 if
-    # unknown, and sequence is the kind of throttle, as its sender numbers them
+    # Control messages about a channel (payload unused). A start has the time at which the throttle is due to end in
+    # response_ready_ns, 0 if unknown, and the sender's number of the kind of throttle in sequence.
     ACTION_START_THROTTLE = 4
     ACTION_END_THROTTLE = 5
 
@@ -65,7 +65,7 @@ cdef struct ContextType:        # type of a context, in which a loop's owner kee
     void (*release)(Request *request) noexcept nogil
 
 cdef struct Request:
-    # Not zeroed, and in front: the zeroed fields are contiguous with the beginning of the context behind the struct.
+    # Not zeroed, and in front: the zeroed fields are contiguous with the beginning of the context after the struct.
     Segment inline_segments[INLINE_SEGMENTS]
     char inline_out[INLINE_OUT_BYTES]
     Request *next               # zeroed from here on; link of whichever list holds it
@@ -78,7 +78,7 @@ cdef struct Request:
     # the frame
     char *payload               # without its length prefix
     int64_t size_bytes
-    char *payload_owned         # malloc'ed payload, or NULL when it is behind this struct and its context
+    char *payload_owned         # malloc'ed payload, or NULL when it is after this struct and its context
     int64_t capacity_bytes
     int64_t filled_bytes        # received bytes of the frame
     Pool *pool                  # counted; charged pool_charge bytes until the handler releases the payload
@@ -112,7 +112,7 @@ cdef struct Request:
     bint (*response_hook)(Request *request) noexcept nogil
     void *response_hook_arg     # a count of it
     void (*release_response_hook)(void *arg) noexcept nogil
-    # The context is behind the struct, the payload behind the context.
+    # The context is after the struct, the payload after the context.
 
 cdef inline void *request_context(const Request *request) noexcept nogil:
     """Return the context; only for a request that has one."""
@@ -123,7 +123,7 @@ cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexce
 # Return a message about the channel of a request, to be passed to its responder; NULL: out of memory.
 cdef Request *control_message(const Request *about, int action) noexcept nogil
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
-# Free memory and charge early. A payload behind the struct stays readable until request_free, at the address that it
+# Free memory and charge early. A payload after the struct stays readable until request_free, at the address that it
 # had; ``payload`` is NULL.
 cdef void request_release_payload(Request *request) noexcept nogil
 # Remove the frame, which outlives its reader, from the reader's account.

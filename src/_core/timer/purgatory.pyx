@@ -299,8 +299,8 @@ cdef class PurgatoryHandle:
 
         Returns: true if completed by this call.
 
-        Raises: TypeError, ValueError for wrong arguments; RuntimeError when closed or watched before; whatever
-        ``try_complete`` raises (the operation then stays watched if the first test had passed).
+        Raises: TypeError, ValueError for wrong arguments; RuntimeError when closed or watched before; the exceptions
+        of ``try_complete``, which is called again once the operation is watched: it stays watched if that call fails.
         """
         cdef tuple key_tuple = tuple(keys)
         cdef int32_t count = <int32_t>len(key_tuple), i

@@ -32,7 +32,7 @@ cdef struct Operation:
     AtomicI64 completed         # 0 -> 1 once
     AtomicI64 block             # its WatcherBlock, from the watch on: an operation is watched once
     TimerEntry timer_entry      # in one cache line with the three before it; the operation is found through ``self_``
-    Operation *self_            # directly behind timer_entry
+    Operation *self_            # directly after timer_entry
     OperationTable *table
     int64_t timeout_ms
     WatcherBlock *reserved      # in the owner's memory, for up to reserve_for watchers; NULL: allocated at the watch

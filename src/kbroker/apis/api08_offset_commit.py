@@ -19,8 +19,8 @@ NONE = Errors.NONE
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Commit the valid offsets; each partition has its own code. From v10 topics have ids.
 
-    The group refuses a commit before the length of its metadata is checked. A topic that exists has no row without
-    partitions. Raises: KafkaError if no offset could be committed.
+    An error of the group takes precedence over metadata that is too long. The response leaves out an existing topic
+    that the request names without partitions. Raises: KafkaError if the client may not commit to the group.
     """
     ctx.auth.require(request, checks.OFFSET_COMMIT_GROUP, body["GroupId"])
     by_id = request.api_version >= FIRST_WITH_IDS

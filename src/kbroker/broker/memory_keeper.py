@@ -2,7 +2,7 @@
 
 The memory of large requests is in the allocator's arenas, and glibc returns the end of an arena only: one small block
 above it keeps megabytes. Up to 4 MiB at the end stay too, in each thread's arena, since returning them at every request
-would cost the next one page faults, as would an M_MMAP_THRESHOLD below its 1 MiB. A trim returns all free memory:
+would cost the next one page faults, as would an M_MMAP_THRESHOLD below 1 MiB. A trim returns all free memory:
 60 MiB take 2 to 7 ms, also from 16 arenas; under a steady load, or above the idle level, there is about one a minute.
 """
 

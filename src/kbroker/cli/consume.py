@@ -210,7 +210,7 @@ class _Lines:
     def of(self, source: _Source, timeout_s: float | None) -> Iterator[Sequence[Record]]:
         """Print records as they arrive; yield those that were printed or do not match.
 
-        The iteration ends after the number of records, when none has arrived for ``timeout_s``, and at the end of a
+        The iteration ends after ``max_messages`` records, when none has arrived for ``timeout_s``, and at the end of a
         range.
         Raises: BrokenPipeError if nothing reads the output any more.
         """
@@ -226,7 +226,7 @@ class _Lines:
                 return
 
     def print(self, batch: Sequence[Record]) -> Sequence[Record]:
-        """Print the records that match; return those before the number of records was reached."""
+        """Print the records that match; return those before ``max_messages`` was reached."""
         out: BinaryIO = self._out
         try:
             for count, record in enumerate(batch):

@@ -86,7 +86,7 @@ def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_js
     assignment while that differs; in a share group (KIP-932), its epoch; in a
     streams group (KIP-1071), its process and tasks. The offset of a share
     group is the first one that is not delivered completely, and its lag does
-    not count the completed records behind it.
+    not count the completed records after it.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)

@@ -169,7 +169,7 @@ class Connection:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def is_stale(self) -> bool:
-        """True when the peer has closed an idle connection or sent unrequested bytes: it must not be used again.
+        """Return whether the peer has closed an idle connection or sent unrequested bytes; it is then closed.
 
         Checked before a kept connection is reused, so that a request is not lost on a closed socket.
         """

@@ -25,7 +25,7 @@ from kbroker.common.topic_names import TopicPartition
 class PartitionLag(NamedTuple):
     """One partition of a group: its committed offset, of a share group the first one that is not delivered completely.
 
-    None where it is not known. ``lag``: that of a share group without the completed records behind its offset.
+    None where it is not known. ``lag``: that of a share group without the completed records after its offset.
     """
 
     topic: str

@@ -15,7 +15,7 @@ _WIDER = 8  # compaction and markers leave gaps: factor of a search further back
 class RecordRange:
     """Reader of partitions up to given ends.
 
-    Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset behind the last record to read, for
+    Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset after the last record to read, for
     each partition that has an end; the others are read without an end.
     Threads: as its consumer.
     """

@@ -80,7 +80,7 @@ class SchemaRegistry:
 
     Args:
         url: ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``. A path that ends with ``/apis/registry/v2`` or ``v3`` is
-            Apicurio's own API, each other one is Confluent's.
+            Apicurio's own API, any other is Confluent's.
         credentials: USER:PASSWORD for basic authentication.
         ca_file: certificates of the authorities that may sign the registry's certificate.
         timeout_s: for each request.

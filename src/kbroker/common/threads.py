@@ -11,7 +11,7 @@ from kbroker._core import process_memory
 def new_thread(name: str, body: Callable[[], object], short_name: str = "") -> threading.Thread:
     """Return a daemon thread, which the caller starts.
 
-    Args: ``short_name``: shown by ps, top, perf and debuggers, of which Linux shows 15 bytes; by default ``name``.
+    Args: ``short_name``: name in ps, top, perf and debuggers, by default ``name``; Linux cuts it after 15 bytes.
     """
 
     def run() -> None:

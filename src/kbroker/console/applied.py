@@ -44,7 +44,7 @@ class Applied:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
-        """Wait until no other request applies the form, or a change with the title, of this name.
+        """Enter once no other request applies the form, or the change with the title, ``name``.
 
         A double click sends a form twice at once. A request takes the name of its form before that of its change.
         """

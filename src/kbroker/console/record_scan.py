@@ -101,7 +101,7 @@ class Scan:
     def _ends_round(self, left: int) -> bool:
         """Return whether the step ends although partitions are left.
 
-        Without filters it must not, as long as there are bytes: the first records of all partitions are the result.
+        Without filters only STEP_BYTES ends it early: the result has the first records of all partitions.
         """
         if self._filters.are_set:
             return self._has_ended()
@@ -169,7 +169,7 @@ class Scan:
         return Step(found, marks, self._looked, is_complete, self._problems)
 
     def _window(self, partition: int, start: int, end: int) -> list[LogRecord]:
-        """Return the records between two offsets; those behind STEP_BYTES are left out, and a problem says so."""
+        """Return the records between two offsets; those beyond STEP_BYTES are left out and noted as a problem."""
         log, found = self._partitions[partition].until(end), list[LogRecord]()
         while start < end:
             records, after = self._read(partition, log, start, end - start)

@@ -1,4 +1,4 @@
-"""The group coordinator: classic, consumer and streams groups, and their offsets.
+"""The group coordinator: classic, consumer, share and streams groups, and the offsets of groups.
 
 Lock order: groups' locks, then ``GroupShard.lock``. Records are appended under the group's lock, so that they are in
 the order of its changes; no disk is awaited under it.
@@ -117,8 +117,7 @@ class GroupCoordinator:
     of these kinds; ``joins`` and ``heartbeats`` are the purgatories of rebalances and sessions.
 
     Args: ``topic``: ``__consumer_offsets``; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics
-    that groups can subscribe to; ``share_coordinator_of``: returns the coordinator of a share
-    partition.
+    that groups can subscribe to; ``share_coordinator_of``: returns the coordinator of a share partition.
     Threads: any. ``joins.run_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 

@@ -3,7 +3,7 @@
 The runtime does not depend on the format of the coordinator's records. The state of one partition is a
 ``CoordinatorShard``; the coordinator builds it from the replayed records and writes through it. A partition that cannot
 be read to its end is not served: a client would take missing state for state that never existed, and records written
-behind the damage would be lost to the next load.
+after the damage would be lost to the next load.
 
 Source: ``CoordinatorRuntime``, ``CoordinatorLoaderImpl``, ``TransactionStateManager``.
 """

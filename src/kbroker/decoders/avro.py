@@ -218,7 +218,7 @@ def _record(members: list[tuple[str, _Reader]]) -> _Reader:
 
 
 def _blocks(source: _Input) -> int:
-    """Return the number of elements in the next block, 0 behind the last one."""
+    """Return the number of elements in the next block, 0 after the last one."""
     count = source.varint()
     if count < 0:
         source.varint()  # the size of the block

@@ -15,7 +15,7 @@ from kbroker.decoders.decoded import UnencodableError
 
 _INT, _LONG = 1 << 31, 1 << 63
 _MICROSECOND = timedelta(microseconds=1)
-_FINER = re.compile(r"[.,]\d{6}0*[1-9]")  # a fraction of a second with digits behind the microseconds
+_FINER = re.compile(r"[.,]\d{6}0*[1-9]")  # a fraction of a second with digits after the microseconds
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 _SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: of each text, and for each of its characters
 _MAX_ERROR = 300  # characters

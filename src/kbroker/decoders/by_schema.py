@@ -96,7 +96,7 @@ def _decoded(schema: Schema, found: Framed) -> Decoded:
 
 
 def encode(version: SchemaVersion, text: str) -> bytes:
-    """Return a JSON text encoded by a schema, behind its id in the wire format of Confluent.
+    """Return a JSON text encoded by a schema, after its id in the wire format of Confluent.
 
     With Protobuf the text is a value of the schema's first message. JSON Schema is not validated, but the text must be
     JSON. Raises: UnencodableError, MissingPackageError.

@@ -40,8 +40,8 @@ class Decoded(NamedTuple):
     """A decoded key or value.
 
     ``format``: name of the format; ``text``: JSON if ``is_json``, with the digits of the original, else plain text.
-    ``schema``: schema by which it was decoded, such as ``"Order, id 7"``; ``problem``: why a more precise format was
-    not used; ``parsed``: the JSON value, if it is known already.
+    ``schema``: schema by which it was decoded, such as ``"Order, id 7"``; ``problem``: reason why no more precise
+    format was used; ``parsed``: the JSON value, if it is known already.
     """
 
     format: str

@@ -22,7 +22,7 @@ _REF_FIELD = 0x0A  # the tag of the name in a Ref
 
 
 class Framed(NamedTuple):
-    """A schema's id and the bytes behind it.
+    """A schema's id and the bytes after it.
 
     ``indexes``: bytes of message indexes in the header; ``type_name`` of a Protobuf message, from a header;
     ``is_json``: whether a header says that Avro is encoded as JSON.
@@ -76,7 +76,7 @@ def _in_headers(data: bytes, place: Place) -> Framed | None:
 
 
 def reference(payload: bytes) -> tuple[str, bytes] | None:
-    """Return the name in an Apicurio Ref and the bytes behind it; None if the payload does not begin with one."""
+    """Return the name in an Apicurio Ref and the bytes after it; None if the payload does not begin with one."""
     try:
         size, at = _varint(payload, 0)
         if size < 2 or at + size > len(payload) or payload[at] != _REF_FIELD:
@@ -89,7 +89,7 @@ def reference(payload: bytes) -> tuple[str, bytes] | None:
 
 
 def message_indexes(payload: bytes) -> tuple[list[int], bytes]:
-    """Return Confluent's indexes of a message and the bytes behind them. Raises: UndecodableError."""
+    """Return Confluent's indexes of a message and the bytes after them. Raises: UndecodableError."""
     count, at = _varint(payload, 0)
     count = count >> 1 ^ -(count & 1)
     if count == 0:

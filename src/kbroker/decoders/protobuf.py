@@ -129,7 +129,7 @@ def _serialized(text: str) -> Any:
 
 
 def _add(pool: Any, path: str, files: Mapping[str, Any], parents: Sequence[str]) -> None:
-    """Add a file behind those that it imports. Raises: UndecodableError."""
+    """Add a file after those that it imports. Raises: UndecodableError."""
     if len(parents) > _MAX_IMPORTS or path in parents:
         raise UndecodableError(f"imports of {path!r} are nested too deep, or in a circle")
     one = files.get(path) or _well_known(path)

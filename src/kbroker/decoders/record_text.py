@@ -11,7 +11,7 @@ from kbroker.common.printable import printable_character
 from kbroker.common.units import rounded_bytes
 
 LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # limits for a value in a list, and alone
-NEEDED_BEHIND = 4  # bytes behind a limit, so that the last character is whole
+NEEDED_BEHIND = 4  # bytes after a limit, so that the last character is whole
 DUMP_BYTES = 128  # of a value that is not text, in a list
 _ROW = 16  # bytes of a dump's line
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)

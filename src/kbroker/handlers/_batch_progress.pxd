@@ -7,8 +7,8 @@ cdef struct BatchProgress:
     Request *rest               # frames not executed yet, by batch_next
     Request *responses          # by next
     Request *last
-    Request *declined           # for the Python handlers, with the frames behind it; NULL: none
-    Request *left               # and the frames behind it, for a handler thread; NULL: none
+    Request *declined           # for the Python handlers, with the frames after it; NULL: none
+    Request *left               # and the frames after it, for a handler thread; NULL: none
     Outcome outcome             # other than OUTCOME_RESPONDED: no frame of the batch is executed any more
     int64_t completed
 

@@ -1,6 +1,6 @@
 """Request batches in execution: headers, outcomes, and the responses that a batch sends together.
 
-A delayed request ends its batch, and the frames behind it return to their channel; those behind a declined one go with
+A delayed request ends its batch, and the frames after it return to their channel; those after a declined one go with
 it to the Python handlers.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -120,7 +120,7 @@ cdef void batch_take(BatchProgress *batch, NativeApisCore *native_apis, Request 
         request.response_ready_ns = kafka_request(request).local_done_ns
         batch.completed += 1
         if request.action == ACTION_CLOSE or kafka_request(request).throttle_ms[THROTTLE_SERVED] > 0:
-            outcome = OUTCOME_DELAYED        # the frames behind it get no response, or wait for the end
+            outcome = OUTCOME_DELAYED        # the frames after it get no response, or wait for the end
         kafka_release_payload(request)      # its bytes go back to the pool before the response is sent
         add_response(batch, request)
     elif outcome == OUTCOME_DECLINED:

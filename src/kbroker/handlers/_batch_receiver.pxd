@@ -13,7 +13,7 @@ cdef class BatchReceiver:
         Queue queue
         ResponseGatherer gatherer
         InboundRequest current  # the latest frame; None before the first one and after the end of its batch
-        Request *rest           # frames behind it, owned, by batch_next
+        Request *rest           # frames after it, owned, by batch_next
         int64_t batch_begun_ns
         int64_t begun_ns        # of the current frame
         int64_t taken_ns[API_SLOTS]     # by the latest frames of each API; 0: none yet

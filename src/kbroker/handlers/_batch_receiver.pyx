@@ -1,7 +1,7 @@
 """Request batches for a Python handler, which executes their frames in order while each of them is completed.
 
 A frame that is delayed, muted, closed or handed over ends its batch, as do one for the native handlers and the end of
-the session: the frames behind it return to their channel. Responses are sent together, but a completed one does not
+the session: the frames after it return to their channel. Responses are sent together, but a completed one does not
 wait for a slow frame.
 """
 cimport cython
@@ -18,7 +18,7 @@ from kbroker.network.processor._inbound cimport InboundRequest, ResponseGatherer
 from kbroker.requests._native_types cimport Api, NativeApisCore
 
 cdef enum:
-    HOLD_NS = 200000            # a completed response waits about as long at most for the frames behind it
+    HOLD_NS = 200000            # a completed response waits about as long at most for the frames after it
     TURN_NS = 2000000           # after which a batch leaves its handler to others that wait
     RESPONSE_BYTES = 65536      # of a batch; more are in memory only once the client has received these
 
@@ -73,7 +73,7 @@ cdef class BatchReceiver:
         self.end_batch()
 
     cdef void note_time(self, int64_t now) noexcept:
-        """Note the time that the current frame has taken; a long one counts for several shorter ones behind it."""
+        """Note the time that the current frame has taken; a long one counts for several shorter ones after it."""
         cdef int64_t *expected_ns = &self.taken_ns[self.current.api_key]
         expected_ns[0] = max(1, now - self.begun_ns, expected_ns[0] // 2)
 
@@ -119,7 +119,7 @@ cdef class BatchReceiver:
         return self.handle_of(batch)
 
     cdef InboundRequest handle_of(self, Request *request):
-        """Return the handle of a frame, whose response is gathered if frames are behind it or responses wait."""
+        """Return the handle of a frame, whose response is gathered if frames are after it or responses wait."""
         cdef InboundRequest handle = wrap(self.queue, request)
         if is_kafka_request(request) and (self.rest != NULL or self.gatherer.first != NULL):
             self.gatherer.thread = PyThread_get_thread_ident()

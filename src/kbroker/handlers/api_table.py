@@ -99,7 +99,7 @@ class KafkaApis:
     """Table of the APIs that this broker serves.
 
     Args: ``forwards``: whether this broker is a member of a cluster, whose controllers serve some of the APIs.
-    ``controller_versions`` returns the versions of the active controller, empty while they are unknown.
+    Attributes: ``controller_versions`` returns the versions of the active controller, empty while they are unknown.
     Threads: any.
     """
 

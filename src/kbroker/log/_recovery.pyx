@@ -68,7 +68,7 @@ cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
 
 
 cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *scan) noexcept nogil:
-    """Report the bytes behind the batches of a sealed segment that reaches up to the next one: no record is missing."""
+    """Report the bytes after the batches of a sealed segment that reaches up to the next one: no record is missing."""
     cdef char text[512]
     cdef int32_t error = 0
     cdef OpenFile *file = segment_open(segment, &error)
@@ -169,7 +169,7 @@ cdef int fail(int32_t rc, str directory, int64_t base) except -1:
 
 cdef int load_producers(Partition *partition, str directory, list snapshots, SegmentList *list_, int64_t newest_allowed,
                         int64_t aborted_from, int64_t reported_below) except -1:
-    """Load the newest sound snapshot at or below newest_allowed, then replay the batches behind it."""
+    """Load the newest sound snapshot at or below newest_allowed, then replay the batches after it."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     # After DeleteRecords the log starts inside a segment, whose transaction index needs all of its batches.

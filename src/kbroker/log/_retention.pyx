@@ -208,7 +208,7 @@ cdef int32_t delete_some(Partition *partition, int64_t now_ms, bint *has_more) n
             for slot in range(count):
                 segment = segment_retain(old.segments[slot])
                 rc = segment_remove(segment, False)
-                if rc < 0 and result > 0:       # a start would find the segment, and a gap behind it
+                if rc < 0 and result > 0:       # a start would find the segment, and a gap after it
                     result = rc
                 deleted[deleted_count] = segment_retain(segment)
                 deleted_count += 1

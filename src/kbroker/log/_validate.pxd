@@ -15,7 +15,7 @@ cdef struct BatchCheck:
     int32_t *bad_records        # malloc'ed, freed by the caller: all refused records, or NULL
     int32_t bad_count
     bint before_log             # refused as a request, before the log was checked
-    int64_t taken_bytes  # bytes of the data that were used; the bytes behind them are not a batch and are ignored
+    int64_t taken_bytes  # bytes of the data that were used; the bytes after them are not a batch and are ignored
     int64_t size_bytes          # of the batch as stored
     char *data                  # the batch as stored: rebuilt, or in the caller's bytes
     char *rebuilt               # malloc'ed, freed by the caller: the batch in the topic's codec; NULL: patched in place
@@ -40,7 +40,7 @@ cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept no
 # fails on it, and refuses the whole request.
 cdef bint has_wrapped_length(const char *data, int64_t size_bytes) noexcept nogil
 # Return whether Kafka fails on a client's bytes for a partition that exists, and refuses the whole request: for such a
-# length behind the first batch, or an unknown codec before the version that has zstd.
+# length after the first batch, or an unknown codec before the version that has zstd.
 cdef bint is_fatal_batch(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil
 # Return whether a client's bytes for a partition are refused as a request, before any other check of the partition.
 cdef bint is_refused_before_log(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil

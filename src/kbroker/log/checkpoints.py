@@ -112,11 +112,11 @@ def _decimal(text: str, bits: int) -> int:
 
 
 class CheckpointFile(Generic[K]):
-    """Kafka's checkpoint text format: version, number of entries, one blank-separated entry a line.
+    """Kafka's checkpoint text format: version, number of entries, one space-separated entry per line.
 
     Args: ``path`` of the file; ``format_key`` gives the fields of a line before its offset; ``parse_key`` reads them
     back and raises ValueError.
-    ``offsets``: as read or last written.
+    Attributes: ``offsets``: as last read or written; empty before.
     """
 
     VERSION = 0

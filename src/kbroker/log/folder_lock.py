@@ -15,7 +15,7 @@ from kbroker.common.errors import UserError
 LOCK_FILE = ".lock"
 HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 WAYS_OUT = "stop it, or use another folder: log.dirs, `kbroker serve --data-dir FOLDER`"
-LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far behind the pid
+LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far after the pid
 
 # A record lock does not exclude its own process, and closing any descriptor of the file releases it. This table lists
 # the lock files of the process by inode. It is process state by nature, as the lock itself is.

@@ -60,7 +60,7 @@ class StartReport:
         """
         lost = [] if log.cut is None else [log.cut]
         end = log.log_end_offset
-        if end < known and log.damage is None:  # records behind damage are not served, and not lost
+        if end < known and log.damage is None:  # records after damage are not served, and not lost
             self.lost_offsets += known - end
             lost.append(
                 f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "

@@ -241,7 +241,7 @@ class FollowerLog(SnapshotWriter):
                 size_bytes += batch.size_bytes
         except ProtocolError as error:
             damage = f"a damaged batch: {error.message}"
-        if not sound:  # a damaged batch behind sound ones begins the next response
+        if not sound:  # a damaged batch after sound ones begins the next response
             raise corrupt(f"expected sound records from offset {end_offset} on, found {damage}")
         self._write(segment, bytes(records[:size_bytes]))
         count, epochs = end_offset - segment.end_offset, len(self._epochs)

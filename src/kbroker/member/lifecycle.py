@@ -60,16 +60,16 @@ class LifecycleTimes(NamedTuple):
 
 
 class BrokerLifecycle:
-    """Life cycle of a broker: one request to the controller at a time, the next one by state and response.
+    """Life cycle of a broker: one request to the controller at a time; state and response decide on the next one.
 
     Args: ``send``: sends a request to the active controller; ``offset`` returns the offset of the last record that is
     in force; ``on_failure`` is called with the reason when the broker must stop.
     Threads: any. Lock: its own; nothing is sent or called under it.
     Attributes:
         incarnation_id: new for each start.
-        caught_up, unfenced, ended: events; ``ended``: the controller has let the broker stop, or it gave up.
-        failure: the reason why it gave up, "" otherwise.
-        last_error: the latest reason why a request had no success, "" after a success.
+        caught_up, unfenced, ended: events; ``ended``: the controller has let the broker stop, or the broker gave up.
+        failure: the reason why the broker gave up, "" otherwise.
+        last_error: the reason why the last request failed, "" after a success.
     """
 
     def __init__(

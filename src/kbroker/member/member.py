@@ -143,7 +143,7 @@ class Member:
     def start(self) -> None:
         """Follow the metadata; return when the image is that of the quorum's high watermark.
 
-        Raises: MemberStartError; StartCancelled is the caller's.
+        A cancelled start returns too: the caller raises StartCancelled. Raises: MemberStartError.
         """
         self.loader.start()
         self._raft.start()

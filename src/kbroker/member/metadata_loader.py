@@ -206,7 +206,7 @@ class MetadataLoader:
         self.applied_offset, self._next_offset = image.offset, image.offset + 1
         with self._changed:
             if self._snapshot is None and self._loaded is not None and self._loaded.end_offset > self._next_offset:
-                self._snapshot = self._loaded  # the log begins behind the records that it replaces
+                self._snapshot = self._loaded  # the log begins after the records that it replaces
 
     def _publish(self) -> None:
         """Put the changes in force, unless a transaction is open."""

@@ -139,7 +139,7 @@ class Controller:
         self.cluster_id = cluster_id
         self.directory_id = UUID(int=0)  # of the folder with the metadata log, 0 in memory
         self.publishers: list[Publisher] = []
-        self.on_failure: Callable[[str], None] = lambda reason: None  # called once, with the reason of the stop
+        self.on_failure: Callable[[str], None] = lambda reason: None  # called once, with the reason for the stop
         self._storage: Storage = MemoryStorage(image.offset + 1) if storage is None else storage
         self._image = image
         self._lock = threading.Lock()

@@ -57,7 +57,7 @@ class FeatureUpdate(NamedTuple):
 class Features:
     """The features of a cluster.
 
-    Args: ``supported``: the levels of this broker; None: those of one that is its own controller.
+    Args: ``supported``: the levels of this broker; None: those of a broker that is its own controller.
     Threads: any.
     """
 

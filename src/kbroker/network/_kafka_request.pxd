@@ -78,7 +78,7 @@ cdef void kafka_note_transactional_id(Request *request, const char *text, int64_
 cdef void kafka_clear_response(Request *request) noexcept nogil
 
 cdef inline void kafka_release_payload(Request *request) noexcept nogil:
-    """Call request_release_payload; the ids stay readable, because a payload behind the struct stays in place."""
+    """Call request_release_payload; the ids stay readable, because a payload after the struct stays in place."""
     if request.payload_owned is not NULL:
         kafka_copy_texts(request)
     request_release_payload(request)

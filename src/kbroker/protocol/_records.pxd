@@ -55,7 +55,7 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
 # malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
 
-# Encode a record behind the bytes in `to`. Sizes below 0 are null; `headers` holds header_count entries of header_put,
+# Encode a record after the bytes in `to`. Sizes below 0 are null; `headers` holds header_count entries of header_put,
 # or of a record that is copied.
 cdef int record_put(Buffer *to, int64_t timestamp_delta, int64_t offset_delta, const char *key, int64_t key_bytes,
                     const char *value, int64_t value_bytes, int64_t header_count, const char *headers,

@@ -380,7 +380,7 @@ cdef class RecordBatch:
         The records are tuples (offset, timestamp_ms, key, value, headers, header count, key bytes, value bytes);
         headers are (bytes, bytes or None). Earlier records are skipped without creating objects; later ones are not
         read, and uncompressed only within the same step: steps begin at 256 KiB, and grow fourfold. The batch is cut
-        if it has further records behind ``cap_bytes`` and none of the limits was reached.
+        if it has further records after ``cap_bytes`` and none of the limits was reached.
 
         Args:
             offset: records below it are skipped.

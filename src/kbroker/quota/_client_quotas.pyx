@@ -477,10 +477,11 @@ cdef class ClientQuotaManagers:
 
     def throttle(self, ClientQuotaManager manager not None, InboundRequest request not None,
                  int32_t throttle_time_ms) -> None:
-        """Mute the connection of a request for throttle_ms from now, as decided by one of the managers.
+        """Mute the connection of a request for throttle_time_ms from now, as decided by one of the managers.
 
-        Call it once, before the response: that is sent at once, and the connection is read again when both have ended.
-        Raises: ValueError after its response.
+        Call it once, before the response, which is then sent without a delay. The connection is read again when the
+        response is sent and the time has passed.
+        Raises: ValueError after the response, for another broker's manager, and for the manager of a shadow quota.
         """
         cdef ClientQuotas *quotas = self.quotas
         cdef QuotaManager *by = manager.manager

@@ -40,7 +40,7 @@ cdef enum:
     SHADOW_TYPE = 16
 
 cdef enum:
-    THROTTLE_SERVED = 4  # index in Request.throttle_ms behind those of the types: the throttle time sent to the client
+    THROTTLE_SERVED = 4  # index in Request.throttle_ms after those of the types: the throttle time sent to the client
 
 cdef double PERCENT_PER_NS
 
@@ -50,7 +50,7 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
     ChainNode unpublished            # third; in QuotaManager.unpublished
     bint is_unpublished
     ClientSensors *next         # next in a list of removed counters
-    Text user                   # behind the struct
+    Text user                   # after the struct
     Text client_id
     SensorCore *quota           # counted
     SensorCore *throttle_time   # counted

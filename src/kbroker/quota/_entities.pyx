@@ -18,7 +18,7 @@ cdef struct Entity:
     HashNode node               # first
     double limit
     int32_t level
-    Text user                   # behind the struct
+    Text user                   # after the struct
     Text client_id
 
 

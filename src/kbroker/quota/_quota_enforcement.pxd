@@ -30,7 +30,7 @@ cdef struct CachedClient:       # of one handler thread
     int64_t spare_counts[2 * KINDS]     # further counts on them
 
 cdef struct ClientCache:
-    CachedClient *latest             # last result of sensors_of_request
+    CachedClient *latest        # last result of cached_client
     CachedClient clients[CACHED_CLIENTS]
 
 cdef ClientCache *client_cache_new() noexcept nogil

@@ -52,7 +52,7 @@ cdef struct QuotaEvents:              # stored in KafkaRequest.quota_events_data
     char inline_data[INLINE_EVENT_BYTES]
 
 cdef inline size_t quota_event_head(int kind) noexcept nogil:
-    """Return the bytes of an event in front of its texts."""
+    """Return the bytes of an event before its texts."""
     if kind == EVENT_UPDATE:
         return sizeof(QuotaEvent)
     return sizeof(AppendEvent) if kind == EVENT_APPEND else sizeof(VerdictEvent)
@@ -62,7 +62,7 @@ cdef inline const char *quota_event_texts(const QuotaEvent *note) noexcept nogil
 
 # Add an event, zeroed except for kind, sizes and texts, and valid until the next one; NULL: out of memory.
 cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text client_id) noexcept nogil
-# Return the first event at or behind an offset, or NULL.
+# Return the first event at or after an offset, or NULL.
 cdef QuotaEvent *quota_event_at(QuotaEvents *quota_events, int32_t at) noexcept nogil
 
 cdef enum:

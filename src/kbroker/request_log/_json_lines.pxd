@@ -96,7 +96,7 @@ cdef extern from *:
     #endif
     """
     int kb_double_text(double value, char *to) noexcept nogil
-    # Each writes at `to`, which has enough capacity, and returns the position behind.
+    # Each writes at `to`, which has enough capacity, and returns the position after the text.
     char *put_raw "kb_put_raw"(char *to, const char *data, int64_t size_bytes) noexcept nogil
     char *put "kb_put"(char *to, const char *literal) noexcept nogil
     char *put_two "kb_put_two"(char *to, int64_t value) noexcept nogil          # 0 to 99

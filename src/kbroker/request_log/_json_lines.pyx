@@ -373,7 +373,7 @@ cdef char *put_request(char *to, JsonCore *core, const Record *record) noexcept 
 
 
 cdef char *put_refusal(char *to, const Record *record) noexcept nogil:
-    """Write the reason of a refusal and its connection; a refused request has no other fields."""
+    """Write the reason for a refusal and its connection; a refused request has no other fields."""
     cdef const char *reason = refusal_reason(record.refusal)
     to = put_json(put(to, b',"refusal":{"reason":'), reason, <int64_t>strlen(reason))
     if record.api_key >= 0:

@@ -175,7 +175,7 @@ cdef inline int64_t us(int64_t ns) noexcept nogil:
 
 
 cdef void fill(Record *record, Request *request, const LogCore *log) noexcept nogil:
-    """Fill all fields except kind, size, facts and the data behind the struct."""
+    """Fill all fields except kind, size, facts and the data after the struct."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t dequeued = request.dequeue_ns
     cdef int64_t local = or_before(kafka.local_done_ns, dequeued)

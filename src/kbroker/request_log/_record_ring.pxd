@@ -25,7 +25,7 @@ cdef enum:                      # texts of a connection
 cdef struct Facts               # of a connection, shared by its records
 
 cdef struct Record:             # followed by its client id, transactional id and events
-    int32_t size_bytes          # including the data behind it, a multiple of 8
+    int32_t size_bytes          # including the data after it, a multiple of 8
     int16_t kind
     int16_t api_key             # -1: none
     int16_t api_version
@@ -96,7 +96,7 @@ cdef void ring_destroy(RecordRing *ring) noexcept nogil
 # Reserve a record; NULL: the ring is full, and the record is counted as dropped
 cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil
 cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil
-# Return the first record at or behind `at`, which moves to it
+# Return the first record at or after `at`, which moves to it
 cdef Record *ring_first(RecordRing *ring, int64_t *at) noexcept nogil
 
 cdef int64_t ring_used(RecordRing *ring) noexcept nogil      # bytes

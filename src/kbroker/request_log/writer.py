@@ -57,7 +57,7 @@ class RequestLogWriter:
         self._files = files
         self._logs = logs
         self._drain = RecordDrain(core)
-        self._lock = threading.Lock()  # held for draining and writing, never over an fsync
+        self._lock = threading.Lock()  # held for draining and writing, never during an fsync
         self._stopping = False
         self._unwritten = 0
         self._reported_dropped = 0

@@ -227,7 +227,7 @@ class InFlightBatch:
         return self.runs[self.index_of(offset)]
 
     def cut(self, offset: int) -> bool:
-        """Split runs so that one begins at ``offset``; return whether the batch has it behind its first offset."""
+        """Split runs so that one begins at ``offset``; return whether the batch has it after its first offset."""
         if not self.first_offset < offset <= self.last_offset:
             return False
         self.is_split = True

@@ -88,7 +88,7 @@ class SharePartition:
 
     Args: ``initial_offset`` returns the start offset by ``share.auto.offset.reset``; ``wake`` is called without the
     lock, after records may have become available.
-    ``record_bytes``: average size of the records that were read last.
+    Attributes: ``record_bytes``: average size of the records that were read last.
     Threads: any. ``lock`` guards the state; neither the persister nor ``wake`` nor a ``done`` is called under it.
     """
 
@@ -127,7 +127,8 @@ class SharePartition:
     def initialize(self) -> None:
         """Read the state from the persister, unless that was begun before.
 
-        Raises: KafkaError: LEADER_NOT_AVAILABLE while another thread reads the state and after ``fence``.
+        Raises: KafkaError: LEADER_NOT_AVAILABLE while another thread reads the state and after ``fence``; the error of
+        the persister or of ``initial_offset``, and UNKNOWN_SERVER_ERROR at each later call.
         """
         with self.lock:
             state = self.state
@@ -421,7 +422,7 @@ class SharePartition:
             failure = _reported(error, "cannot write the state of", key)
         try:
             write.stored(failure)
-        except Exception:  # the writes behind it go on
+        except Exception:  # the writes after it go on
             logger.exception("cannot end a write of the state of the share partition %s", key)
 
     # ------------------------------------------------------------ acquisition locks

@@ -132,7 +132,7 @@ class InFlightWindow:
                 if run.is_available:
                     return run.first_offset
         self.is_next_unknown = False
-        if gaps:  # no record behind the acquired ones is available: the gaps no longer bound the start offset
+        if gaps:  # no record after the acquired ones is available: the gaps no longer bound the start offset
             self.gap_start = self.gap_end = NO_OFFSET
             self.move_start()
         return self.end_offset if self.is_empty else self.end_offset + 1
@@ -160,7 +160,7 @@ class InFlightWindow:
         return found
 
     def archive_stale(self, fetch_offset: int, base_offset: int) -> None:
-        """Archive available records in front of the first fetched batch: they were compacted or deleted."""
+        """Archive available records before the first fetched batch: they were compacted or deleted."""
         if (
             self.batches
             and fetch_offset < base_offset

@@ -44,7 +44,7 @@ NEEDS_CREDENTIALS = (
 
 
 def reason_of_store(error: Exception | str) -> str:
-    """Return the reason of a failure of a store on this machine, with the remedy where it is a lack of credentials."""
+    """Return the reason for a failure of a store on this machine, with the remedy where it is a lack of credentials."""
     reason = reason_of_delta(error)
     if NO_CREDENTIALS.search(reason) is None:
         return reason

@@ -118,7 +118,10 @@ class EmbeddedCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start all nodes; they serve clients when this returns. Raises: BrokerStartError, StartCancelled."""
+        """Start all nodes; they serve clients when this returns.
+
+        Raises: BrokerStartError, StartCancelled; RuntimeError if the cluster runs already.
+        """
         if self._storage is not None:
             raise RuntimeError("this cluster runs already")
         config = next(iter(self._nodes.values())).config

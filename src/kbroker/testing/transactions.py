@@ -10,7 +10,7 @@ from kbroker.coordinator.transaction_service import PartitionMarkers
 from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20
-_COMMIT = b"\0\1"  # type of a commit marker, behind the version of its key
+_COMMIT = b"\0\1"  # type of a commit marker, after the version of its key
 
 
 class HeldMarkers:

@@ -277,7 +277,7 @@ LENGTHS = (13, 14, 48, 49, 2147483635, 2147483636, 2147483647, -1, -2147483648)
 
 @situation("Produce", "3,8,13", over=map(str, LENGTHS))
 def batch_lengths(talk: Talk, length: str) -> None:
-    """Send a batch with a length that is too small, or too large to be added to, beside and behind a good one."""
+    """Send a batch with a length that is too small, or too large to be added to, beside and after a good one."""
     topic = talk.topic(partitions=2)
     good, bad = batch("a", time_ms=talk.at()), batch("a", time_ms=talk.at(), length=int(length))
     talk.ask(produce((topic, 0, bad)), "alone")

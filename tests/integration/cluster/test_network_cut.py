@@ -110,7 +110,7 @@ def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]
 def test_the_network_to_the_controller_is_cut(wire_to_controller: tuple[Wire, ConfiguredBroker]) -> None:
     """During a cut, a change waits and the node serves its metadata; afterwards the node is unfenced without a restart.
 
-    The console shows the metadata and the reason of the failure, and does not wait for the controllers.
+    The console shows the metadata and the reason for the failure, and does not wait for the controllers.
     """
     wire, member = wire_to_controller
     (url,) = re.findall(r"metrics at http://(\S+)/metrics", member.tail())

@@ -41,7 +41,7 @@ def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker
 
 
 def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: Client) -> None:
-    """Requests behind a throttled one are served when the throttle ends, and are throttled themselves."""
+    """Requests after a throttled one are served when the throttle ends, and are throttled themselves."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     for _ in range(3):
         client.produce("t", 20_000)

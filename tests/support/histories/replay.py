@@ -211,8 +211,8 @@ class _Replay:
     def _delete_what_a_refused_join_left(self, group: str) -> None:
         """Delete the group that only one broker has after a refused join (docs/compatibility.md).
 
-        Kafka has an empty classic group, or none in the place of an empty group of a newer protocol, which kbroker has
-        kept; the offsets of this group are left there, and are deleted with a classic group.
+        Either only Kafka has an empty classic group, or only kbroker has an empty group of a newer protocol, of which
+        Kafka has kept the offsets; there a classic group is created, so that they are deleted with it.
         """
         described = Step("DescribeGroups", 0, {"Groups": [group]})
         states = [side.ask(described)["Groups"][0]["GroupState"] for side in self._sides]

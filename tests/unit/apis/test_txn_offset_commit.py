@@ -173,7 +173,7 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("epoch", "attempts"), [(1, 1), (2, 2)])
 def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench, epoch: int, attempts: int) -> None:
-    """The previous transaction's marker keeps the verification, and one of an earlier epoch causes a new one; the
+    """A marker of the previous transaction leaves the verification valid, one of an earlier epoch causes a new one; the
     offsets are in the new transaction.
     """
     bench.transactions.holds_back = True

@@ -29,7 +29,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
-    """Return the manager of two segments of three records each, whose high watermark is in the checkpoint."""
+    """Return the manager of a partition with two segments of three records; its high watermark is in the checkpoint."""
     manager, _ = brokers.start(topics=(("orders", 1),), segment_ms=1000)
     append(manager, count=3)
     append(manager, count=3, time=NOW_MS + 60_000)

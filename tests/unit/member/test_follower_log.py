@@ -68,7 +68,7 @@ def test_segments_behind_damage_are_fetched_again(
 
 
 def test_a_tail_that_is_no_batch(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that a crash left behind the last whole batch are cut off."""
+    """Bytes that a crash left after the last whole batch are cut off."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         path, size_bytes = follower.log._segments[-1].path, follower.log.size_bytes

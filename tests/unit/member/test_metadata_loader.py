@@ -249,7 +249,7 @@ def test_a_shortage_of_descriptors(
 def test_a_shortage_of_descriptors_at_a_snapshot(
     tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    """The snapshot is loaded again with the records behind it, as the log no longer has those before it."""
+    """The snapshot is loaded again with the records after it, as the log no longer has those before it."""
     recorder = Recorder()
     with RaftFollower(tmp_path, quorum) as follower:
         quorum.append(rows.topic("a", 1), rows.partition(1))

@@ -29,7 +29,7 @@ cdef struct Verdicts:           # Request.state while Python has the request; ow
     int16_t version
     int32_t asked_count
     int32_t part_count
-    VerifiedPart *parts         # behind the struct
+    VerifiedPart *parts         # after the struct
 
 cdef enum Verification:
     VERIFY_DONE = 0             # verdicts[0] has the results

@@ -29,7 +29,7 @@ cdef enum:
 cdef struct SessionPart:
     HashNode node               # first
     ChainNode in_order          # second: in order of service; a partition that returned data moves to the end
-    char *name                  # behind the struct
+    char *name                  # after the struct
     int32_t name_bytes
     bint by_id
     char id[16]

@@ -69,7 +69,7 @@ def folder_error(key: str, folder: str, error: OSError | ValueError) -> ConfigEr
 
 
 class Validator(NamedTuple):
-    """Check of a value: ``check`` returns the reason of a refusal or None; ``allowed`` describes the valid values.
+    """Check of a value: ``check`` returns the reason for a refusal or None; ``allowed`` describes the valid values.
 
     A list is checked word by word. ``keeps_list``: it is checked as one text, and may have empty and repeated words.
     """

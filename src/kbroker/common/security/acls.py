@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
-#: Principal of the holder of the console's token, where an authorizer decides; it may do everything. No client of a
+#: Principal of the holder of the console's token if there is an authorizer; it may do everything. No client of a
 #: listener can have it: theirs are of the type User.
 CONSOLE_OPERATOR = "Console:kbroker.console"
 CLUSTER_NAME = "kafka-cluster"

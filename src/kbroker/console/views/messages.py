@@ -71,7 +71,7 @@ class _Result(NamedTuple):
 
 
 def messages(site: Site, query: Query) -> View:
-    """Return records of a topic from an offset, from a time, or the latest; those that match, in steps.
+    """Return records of a topic from an offset, from a time, or the latest; with filters, the matches, in steps.
 
     Without a topic, return the topics to choose from.
     """
@@ -251,7 +251,7 @@ def _looked(query: Query, search: _Search, count: int) -> _Result:
 
 
 def _marks(query: Query, name: str, partitions: Mapping[int, WirePartition]) -> dict[int, int] | None:
-    """Return the positions of a parameter such as 0-120.1-7; partitions that it lacks are at their start.
+    """Return the positions of a parameter such as 0-120.1-7, or None without it; other partitions are at their start.
 
     Raises: PageError 400.
     """

@@ -20,7 +20,7 @@ from kbroker.protocol import codec
 
 SNAPSHOT, UPDATE = 0, 1
 _UUID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
-#: Fields of the values in the order of ``SharePartitionState`` and ``ShareUpdate``, which have the batches behind them.
+#: Fields of the values in the order of ``SharePartitionState`` and ``ShareUpdate``, which have the batches after them.
 _UPDATE_FIELDS = ("SnapshotEpoch", "LeaderEpoch", "StartOffset", "DeliveryCompleteCount")
 _SNAPSHOT_FIELDS = ("SnapshotEpoch", "StateEpoch", *_UPDATE_FIELDS[1:], "CreateTimestamp", "WriteTimestamp")
 _NAMES = {SNAPSHOT: "ShareSnapshot", UPDATE: "ShareUpdate"}

@@ -100,7 +100,7 @@ class ShareReplay(PartitionReplay):
 
 
 class ShareShard(CoordinatorShard):
-    """The share partitions of a partition.
+    """Share partitions whose state is in one partition of ``__share_group_state``.
 
     Args: ``updates_per_snapshot``: number of updates after which a snapshot is written; ``exists`` returns whether
     the topic of a share partition has that partition.

@@ -186,7 +186,10 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     # ------------------------------------------------------------ topology
 
     def _topology(self, group: StreamsGroup, request: HeartbeatRequest, changes: list[GroupRecord]) -> StreamsTopology:
-        """Return the topology of the group; the first member brings it. Raises: KafkaError INVALID_REQUEST."""
+        """Return the topology of the group; the first member brings it.
+
+        Raises: KafkaError INVALID_REQUEST; UNKNOWN_SERVER_ERROR if neither group nor member has one, as Kafka.
+        """
         present = group.topology
         if request.topology is None:
             if present is None:

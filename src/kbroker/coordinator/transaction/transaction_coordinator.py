@@ -367,7 +367,10 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ administration
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
-        """Describe a transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND and others."""
+        """Describe a transactional id.
+
+        Raises: KafkaError INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and as ``_partition``.
+        """
         if not transactional_id:
             raise KafkaError(Errors.INVALID_REQUEST)
         with self._partition(transactional_id) as partition:
@@ -439,7 +442,7 @@ class TransactionCoordinator:
 
     @contextmanager
     def _known(self, transactional_id: str) -> Iterator[tuple[StatePartition, TransactionMetadata]]:
-        """Yield an id that exists, under its partition's lock.
+        """Yield the state of an existing id and its partition, under the partition's lock.
 
         Raises: KafkaError INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, and as ``_partition``.
         """

@@ -160,7 +160,7 @@ class TransactionMetadata:
     def prepare_increment_epoch(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Move:
         """Prepare the beginning of a producer, or its continuation after an error (``expected_epoch``).
 
-        Raises: KafkaError PRODUCER_FENCED.
+        Raises: KafkaError PRODUCER_FENCED; RuntimeError if the epoch is exhausted or the state does not allow it.
         """
         bumped = self.producer_epoch + 1
         if expected_epoch is None:

@@ -6,7 +6,7 @@ works on a counted view of sealed segments and takes the append lock only to swa
 
 The throttle is Kafka's Throttler with an injected clock. Kafka checks every 300 ms how much was done since the last
 check and sleeps off the excess. Here bytes are charged to an account as they are read and written, and a thread waits
-when it is more than 300 ms ahead: the same rate, without bursts of a second's work of a fast disk.
+when it is more than 300 ms ahead: the same rate, without bursts on a fast disk.
 """
 cimport cython
 from libc.math cimport isfinite

@@ -201,7 +201,7 @@ class LogCleaner:
         self._schedulers = [Scheduler(self._clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
 
     def start(self) -> None:
-        """Start the threads. Each cleans at once, and again ``log.cleaner.backoff.ms`` after nothing was due."""
+        """Start the threads. Each cleans at once until nothing is due, and again ``log.cleaner.backoff.ms`` later."""
         with self._life_lock:
             self._started = True
             self._start_threads()

@@ -122,7 +122,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t write_entry(const TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
-    """Write the entry behind those of the file: 0 or -errno."""
+    """Write the entry after those of the file: 0 or -errno."""
     cdef char path[PATH_BYTES]
     cdef char data[TXN_ENTRY_BYTES]
     cdef int64_t rc
@@ -192,7 +192,7 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
-    """Cut the file behind the valid entries; under the lock."""
+    """Cut the file after the valid entries; under the lock."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     cdef int fd

@@ -124,7 +124,7 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 
 def _base(name: str) -> str:
-    """Return the broker's key behind a listener's and a mechanism's prefix; any other name is unchanged."""
+    """Return the broker's key after a listener's and a mechanism's prefix; any other name is unchanged."""
     base = of_listener(name)
     if base is None:
         return name

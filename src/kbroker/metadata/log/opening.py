@@ -37,8 +37,10 @@ def first_records() -> list[MetadataRecord]:
 def write_first(folder: Path, voter: Voter | None, records: Iterable[MetadataRecord], now_ms: int) -> None:
     """Write the files with which the metadata log of a new quorum begins, durably. Raises: OSError.
 
-    The first start appends the records to the log, a start of Apache Kafka as well. Args: ``voter``: None if the
-    configs have the voters (controller.quorum.voters); the quorum has kraft.version 0 then, as in Kafka.
+    The first start appends the records to the log, as does a start of Apache Kafka.
+
+    Args: ``voter``: None if the configs have the voters (controller.quorum.voters); the quorum has kraft.version 0
+    then, as in Kafka.
     """
     (folder / FOLDER_NAME).mkdir(exist_ok=True)
     if voter is not None:

@@ -1,6 +1,6 @@
 """Check of the last segment of the metadata log before it is opened.
 
-Opening a log cuts off everything behind the first bytes that are not a batch. After a crash these may be the tail that
+Opening a log cuts off everything after the first bytes that are not a batch. After a crash these may be the tail that
 was not synced; but if sound batches follow, they were acknowledged, and the bytes are damage.
 """
 

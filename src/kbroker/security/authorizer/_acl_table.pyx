@@ -34,7 +34,7 @@ cdef enum:                      # bits of operations
 cdef struct Principal:          # a super user
     HashNode node               # first
     int64_t size_bytes
-    char *text                  # behind the struct
+    char *text                  # after the struct
 
 cdef struct AclPattern:         # pattern with rules
     HashNode node               # first
@@ -42,7 +42,7 @@ cdef struct AclPattern:         # pattern with rules
     int pattern_type
     int64_t name_bytes
     int64_t rule_count
-    char *name                  # behind the struct
+    char *name                  # after the struct
 
 cdef struct AclRule:            # the rules about a pattern for one principal and host
     HashNode node               # first
@@ -51,7 +51,7 @@ cdef struct AclRule:            # the rules about a pattern for one principal an
     int64_t host_bytes
     uint32_t allowed            # bits of operations
     uint32_t denied
-    char *texts                 # behind the struct: principal, host
+    char *texts                 # after the struct: principal, host
 
 cdef struct Change:             # a rule to be added or removed
     bint adds

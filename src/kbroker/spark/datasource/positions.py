@@ -21,7 +21,7 @@ class Positions:
     """Positions not yet looked up; exactly one of the forms is used.
 
     ``symbol`` is "earliest" or "latest" for every partition; ``offsets`` names each partition (EARLIEST and LATEST
-    allowed); ``timestamp_ms`` is for every partition, ``timestamps_ms`` names each. ``strict``: a timestamp behind the
+    allowed); ``timestamp_ms`` is for every partition, ``timestamps_ms`` names each. ``strict``: a timestamp after the
     last record is an error instead of the end.
     """
 

@@ -522,7 +522,7 @@ def _utc(time_us: int | None) -> str | None:
 
 
 def first_loss(old: Any, new: Any, at: str = "") -> str | None:
-    """Return the first column of `old` that `new` lacks or has as another type; None if columns were only added.
+    """Return a clause about the first column of `old` that `new` lacks or has as another type; None without one.
 
     Args: `old`, `new`: schemas as Spark writes them (`StructType.jsonValue()`).
     """

@@ -1,6 +1,6 @@
 """Latency as clients measure it, from the log of their pushed metrics, beside the broker's, from its request log.
 
-The client's latency includes the network and the client's own queue; the difference to the broker's is their share.
+The client's latency includes the network and the client's own queue: they cause the difference from the broker's.
 """
 
 from __future__ import annotations

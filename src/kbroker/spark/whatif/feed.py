@@ -78,7 +78,7 @@ class Replay:
     def feed(self, table: pa.Table, until_ms: int | None = None) -> Outcome:
         """Judge the rows of a table, in the order of their times.
 
-        Args: `until_ms`: time from which on the rows of the next table are judged; values counted then wait for it.
+        Args: `until_ms`: time at which the next table begins; values that are counted from then on wait for it.
         """
         log = Log(table)
         client, clients = clients_of(log.table)

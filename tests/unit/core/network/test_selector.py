@@ -442,7 +442,7 @@ def test_failing_back_end_does_not_end_the_loop() -> None:
 
 
 def test_a_snapshot_says_what_each_connection_is_doing(backend: object) -> None:
-    """A snapshot has the reason of a mute, the incomplete frame, its bytes of the pool, and times of the clock."""
+    """A snapshot has the reason for a mute, the incomplete frame, its bytes of the pool, and times of the clock."""
     bench = Bench(backend, pool=MemoryPool(600, 600), max_receive_size=600)
     for name in ("quiet", "muted", "half", "starved"):
         bench.connect(name)
