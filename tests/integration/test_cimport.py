@@ -38,7 +38,7 @@ del leases
 assert pool.available_bytes == 1000
 print(kbroker._core.__file__)
 """
-FAST = {"CFLAGS": "-O0", "CXXFLAGS": "-O0"}  # what the compiler optimizes is not under test
+FAST = {"CFLAGS": "-O0", "CXXFLAGS": "-O0"}  # the compiler's optimization is not under test
 pytestmark = pytest.mark.slow
 
 

@@ -96,7 +96,7 @@ def test_a_full_disk_can_be_made_room_on(
     for number in range(40):
         assert client.create(f"t{number}", 2)[0] == 0
     ballast = fill(small_disk)
-    # how many topics still fit into the reserve depends on the file
+    # the number of topics that still fit into the reserve depends on the file
     responses = [client.create(f"new-{number}", 20, retention_ms="7") for number in range(300)]
     code, text = responses[-1]
     assert code == STORAGE

@@ -37,7 +37,7 @@ cdef struct Peer:               # simulated end of a connection that counts and 
     AtomicI64 responses
     AtomicI64 closed
     AtomicI64 returned
-    AtomicI64 mismatched        # responses with another correlation id than their request's
+    AtomicI64 mismatched        # responses with a correlation id other than their request's
 
 
 cdef void respond(Responder *self, Request *first) noexcept nogil:

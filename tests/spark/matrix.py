@@ -38,8 +38,8 @@ def refusal(place: str, store: str, command: str) -> str | None:
     return None
 
 
-#: Commands whose results `test_every_command` has verified; the page lists the others as not run. A command that is
-#: verified in another place is to be added.
+#: Commands whose results `test_every_command` has verified; the page lists the others as not run. Add a command
+#: once it is verified in another place.
 RUN = {
     (HERE, DISK): COMMANDS,
     (HERE, HDFS): COMMANDS,

@@ -106,8 +106,8 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
     """A shared folder and a store are filled and read, where driver and executors share nothing else.
 
     Workers in other processes write, the driver commits, and no line of Spark's own is shown. Credentials of options
-    and of the command's environment reach executors; those of a profile do not, and one sentence names what executors
-    lack. A folder that is not shared is detected by a task: one sentence reports it, and nothing is written. All
+    and of the command's environment reach executors; those of a profile do not, and one sentence names the missing
+    ones. A folder that is not shared is detected by a task: one sentence reports it, and nothing is written. All
     commands use one session, since each would take three JVMs.
     """
     shared, private = places

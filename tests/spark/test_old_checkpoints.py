@@ -106,7 +106,7 @@ def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> N
 
 
 def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark syncs neither file: after a power cut the table would have a batch that the checkpoint lacks."""
+    """The plan of a batch is synced before the batch: after a power cut the table would have a batch that it lacks."""
     synced: list[str] = []
     monkeypatch.setattr(table_place, "_sync", lambda path: synced.append(path.relative_to(tmp_path).as_posix()))
     opened(tmp_path / "table")._keep_offsets(2)

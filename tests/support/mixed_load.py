@@ -437,7 +437,7 @@ class Load:
         self._mark()
 
     def failing_steps(self, codes: Iterable[int] = (0,)) -> dict[str, list[int]]:
-        """Return the steps that ended with other codes than these."""
+        """Return the steps that ended with codes other than these."""
         allowed = set(codes)
         return {step: found for step, found in self.expected.codes.items() if set(found) - allowed}
 

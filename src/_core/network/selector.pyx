@@ -379,8 +379,8 @@ cdef class Selector:
     def snapshot(self):
         """Return the state of each connection between two polls: {id: facts}.
 
-        Facts: ``muted``: why it is not read, of ``event_loop.MUTE_REASONS``; ``mute_state``; ``stage``; ``address``,
-        ``port``; bytes received, sent, unsent, and held of the pool by frames that are being read or wait to be; the
+        Facts: ``muted``: reasons why it is not read, of ``event_loop.MUTE_REASONS``; ``mute_state``; ``stage``;
+        ``address``, ``port``; bytes received, sent, unsent, and of the pool, for frames being read or waiting; the
         frame being read (``frame_bytes``, ``frame_arrived_bytes``); ``open_ms``, ``idle_ms``.
 
         Raises: ValueError when closed, IllegalStateError inside a poll.

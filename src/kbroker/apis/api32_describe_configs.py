@@ -23,8 +23,8 @@ from kbroker.requests.response_room import ResponseRoom
 from kbroker.requests.rows import MALFORMED, resource_row
 from kbroker.security.authorizer import checks
 
-# Rows of a response beyond those of each topic and broker once: for duplicates, and for groups and subscriptions,
-# which exist by being named. Kafka has no such limit; a name of a few bytes would cost kilobytes.
+# Maximum rows of a response beyond one for each topic and broker: for duplicates, and for groups and subscriptions, of
+# which every name is valid. Kafka has no such limit; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
 
 TOO_MANY = "Too many resources in one request: ask for the rest in another."

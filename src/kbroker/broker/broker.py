@@ -261,9 +261,9 @@ class Broker:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most.
+        """The latest decisions of quotas that delayed or refused, the oldest first.
 
-        As many decisions of shadow quotas (``Verdict.is_shadow``), which had no effect, are included.
+        At most 1024, and as many of shadow quotas (``Verdict.is_shadow``), which had no effect.
         """
         return self._running().ctx.quotas.verdicts()
 

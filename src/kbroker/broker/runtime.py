@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 #: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
-#: network thread (ApiVersions/s 0.8 times).
+#: network thread, and ApiVersions per second fall to 0.8 times.
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API

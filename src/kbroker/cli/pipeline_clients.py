@@ -61,7 +61,7 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
 
 
 def _shown(time_ms: float | None) -> str | None:
-    """Return a time; below 0, where the client's average has other requests than the broker's, with its sign.
+    """Return a time; below 0, where the averages of client and broker are of different requests, with its sign.
 
     None for an unknown one.
     """

@@ -51,7 +51,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and its assignment, which is empty for classic groups of other protocols than that of consumers.
+    """A member and its assignment, which is empty for classic groups of protocols other than that of consumers.
 
     For consumer groups only: ``target``: the target assignment, reached when this member and the others have released
     partitions; ``regex``; ``protocol``: the member's own protocol. For streams groups only: ``process``, ``tasks``,

@@ -240,7 +240,7 @@ def _client(kind: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> An
         return kind(config)
     except KafkaException as refusal:
         raise UserError(f"librdkafka: {refusal.args[0].str()}") from None
-    except TypeError as refusal:  # a property of confluent-kafka with another type than text
+    except TypeError as refusal:  # a property of confluent-kafka with a type other than text
         raise UserError(f"confluent-kafka: {refusal}") from None
 
 

@@ -149,7 +149,7 @@ class SchemaRegistry:
         return found
 
     def _raise_kept_failure(self, schema_id: SchemaId = _ANY) -> None:
-        """Raise the RegistryError that is kept for an id or for every one, if any. Needs the lock."""
+        """Raise the RegistryError that is kept for an id or for every one, if any. The caller holds the lock."""
         for one in (schema_id, _ANY):
             until_s, failure = self._failures.get(one, (0.0, None))
             if failure is not None and self._clock() < until_s:

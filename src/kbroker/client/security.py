@@ -116,9 +116,9 @@ class ClientSecurity:
         return Cluster(bootstrap, open_stream=self.open_stream, authenticate=self.authenticate, **settings)
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
-        """Connect, with TLS if the protocol requires it, within ``timeout_s`` seconds each.
+        """Connect, with TLS if the protocol requires it; each wait lasts at most ``timeout_s`` seconds.
 
-        Raises: BrokerConnectionError.
+        Raises: OSError, that of TLS included; BrokerConnectionError for a listener without TLS.
         """
         sock = open_plaintext(address, timeout_s)
         if self._context is None:

@@ -33,7 +33,7 @@ TRANSACTION_S = 10.0  # the target's coordinator aborts it after 60 s
 
 
 class CopyError(UserError):
-    """A copy that cannot begin; the text says what was found and what to do."""
+    """A copy that cannot begin; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class LateService(Generic[T_co]):
         self.started: T_co | None = None
 
     def get(self) -> T_co:
-        """Return the service; start it if it does not run. Raises: what its start raises."""
+        """Return the service; start it if it does not run. Raises: the errors of its start."""
         if self.started is not None:
             return self.started
         with self._lock:

@@ -132,7 +132,7 @@ def check(site: Site, action: Action, form: Query) -> View:
 def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, View | None]:
     """Make a change that was shown; return it and the page to show, None for the change's ``href``.
 
-    The returned page has another status than 200 if nothing was changed. Raises: PageError.
+    The returned page has a status other than 200 if nothing was changed. Raises: PageError.
     """
     with site.parts.applied.alone(_made(site, action, form).title):  # two forms may have been shown the same state
         return _apply(site, name, action, form)

@@ -36,7 +36,7 @@ class LogRecord(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records and the offset after them; ``problem``: records before it that are left out, and why, for people."""
+    """Records and the offset after them; ``problem``: omitted records before it, with the reason, for people."""
 
     records: Sequence[LogRecord]
     next_offset: int

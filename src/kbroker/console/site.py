@@ -209,7 +209,7 @@ class Site:
 
 
 class View(NamedTuple):
-    """A page to be rendered: its title, template and values; ``entry``: another menu entry than that of its address."""
+    """A page to be rendered: its title, template and values; ``entry``: the menu entry, if not that of its address."""
 
     title: str
     template: str

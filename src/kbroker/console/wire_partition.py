@@ -70,7 +70,7 @@ class WirePartition:
 def read_ahead(
     cluster: Cluster, topic: str, partitions: Mapping[int, WirePartition], offsets: Mapping[int, int]
 ) -> None:
-    """Read several partitions with one request to each leader; what does not fit is read later.
+    """Read several partitions with one request to each leader; the records that do not fit are read later.
 
     Raises: KafkaError, BrokerConnectionError.
     """

@@ -24,7 +24,7 @@ class StoreError(ValueError):
 def with_pem_stores(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the settings, with the content of each PKCS 12 store as PEM text instead of its file.
 
-    A file in another form than PKCS 12 stays as it is, and the broker reads it as PEM. Raises: StoreError.
+    A file in a form other than PKCS 12 stays as it is, and the broker reads it as PEM. Raises: StoreError.
     """
     found = dict(properties)
     for name in properties:

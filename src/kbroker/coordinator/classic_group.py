@@ -411,7 +411,7 @@ class ClassicGroup:
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Return whether the current members support one of these protocols.
 
-        Any will do once the last member has left a rebalance that waits for a pending one, or for more to come.
+        A group accepts any once its last member has left a rebalance that waits for pending or for further members.
         """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
@@ -435,8 +435,8 @@ class ClassicGroup:
     def common_protocol(self) -> str:
         """Return the protocol of this generation if all members support it, else that of the next generation.
 
-        A group without a generation has no protocol yet, and a member may join a rebalance without the current one.
-        The group must have members.
+        A group without a generation has no protocol yet, and a member that joins a rebalance may not support the
+        current one. The group must have members.
         """
         name = self.protocol_name
         return name if name is not None and self._supporters.get(name) == len(self.members) else self.select_protocol()

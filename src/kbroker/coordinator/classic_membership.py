@@ -75,7 +75,7 @@ class LeavingMember(NamedTuple):
 class Membership:
     """Changes of the membership of classic groups. Callers hold the lock of a group that is not DEAD.
 
-    Args: ``initial_delay_ms``: how long an empty group waits for more members; ``max_size`` of a group.
+    Args: ``initial_delay_ms``: time for which an empty group waits for more members; ``max_size`` of a group.
     Threads: any; a group's lock guards the whole group.
     """
 

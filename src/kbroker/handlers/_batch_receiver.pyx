@@ -39,7 +39,7 @@ cdef bint is_for_python(NativeApisCore *native_apis, Request *request) noexcept 
 cdef class BatchReceiver:
     """The requests of one Python handler thread. Made by ``NativeApis.receiver``.
 
-    Threads: one, which may be another than the creator's.
+    Threads: one, which may differ from the creator's.
     """
 
     def __init__(self):

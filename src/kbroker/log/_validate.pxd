@@ -24,7 +24,7 @@ cdef struct BatchCheck:
     BatchFacts facts            # offsets are relative to 0 until the append assigns the base
 
 # Check the first batch of data and correct the fields that Kafka corrects: timestamp type, largest timestamp, and
-# then the CRC. A batch of another codec than compression.type's is rebuilt. May take the GIL: never call it under a
+# then the CRC. A batch of a codec other than compression.type is rebuilt. May take the GIL: never call it under a
 # lock.
 cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
                          int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil

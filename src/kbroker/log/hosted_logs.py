@@ -139,7 +139,7 @@ class PartitionRegistry:
     def set_folder(self, hosted: PartitionEntry, former: LogDir, log_dir: LogDir) -> None:
         """Record that a partition was moved from a folder to its future one, whose flusher it gets.
 
-        The move is over, for those who look at it, when ``set_future`` is called.
+        For readers of the table the move is over when ``set_future`` is called.
         """
         with self.lock:
             self._count(former, -1)

@@ -224,8 +224,8 @@ class LogTasks:
     def forget_deleted(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from the checkpoints that a start reads.
 
-        A folder whose checkpoints have none of them is not waited for: one that is being written may get some, and
-        `forget_former` removes those before a log of the same name is created in the folder.
+        A folder whose checkpoints have none of them is skipped without a wait. If they are being written, they may get
+        some: `forget_former` removes those before a log of the same name is created in the folder.
         """
         for log_dir in self._dirs:
             if log_dir.has_offsets(keys):

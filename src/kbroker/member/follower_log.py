@@ -213,7 +213,7 @@ class FollowerLog(SnapshotWriter):
             for batch in segment.batches(offset):
                 if batch.base_offset >= offset:
                     yield metadata_batch(batch)
-                if batch.last_offset + 1 >= end_offset:  # what follows may be truncated meanwhile
+                if batch.last_offset + 1 >= end_offset:  # the records after it may be truncated meanwhile
                     return
 
     # ------------------------------------------------------------ writing

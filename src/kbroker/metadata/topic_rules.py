@@ -159,7 +159,7 @@ def check_more_partitions(
 
 
 def check_assignment(brokers: Sequence[int], nodes: Mapping[int, bool], factor: int | None = None) -> None:
-    """Refuse a replica list that is empty, has a broker twice or an unknown one, or another length than ``factor``.
+    """Refuse a replica list that is empty, has a broker twice or an unknown one, or a length other than ``factor``.
 
     Raises: KafkaError INVALID_REPLICA_ASSIGNMENT.
     """

@@ -27,7 +27,7 @@ class Looks:
         self._looks: list[Look] = []
 
     def shares(self, look: Look) -> tuple[dict[object, tuple[float, ...]], float | None]:
-        """Return the growth by time since an earlier look, for all its keys, and the elapsed time in milliseconds.
+        """Return the growth per time since an earlier look, for all its keys, and the elapsed time in milliseconds.
 
         Without an earlier look: an empty dict, and None.
         """

@@ -59,8 +59,8 @@ cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *req
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil
-# Charge a mutation to a counter of a manager, strict (refused when already over the quota) or not, and note it: the
-# delay, or 0.
+# Charge a mutation to a counter of a manager, strict (refused when already over the quota) or not, and note it;
+# return the delay, or 0.
 cdef int32_t charge_mutation(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
                              double value, int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil
 # Note in the verdicts of shadows the delays they would have caused, for a request without a native handler; before the

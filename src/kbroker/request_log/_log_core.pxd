@@ -1,6 +1,6 @@
 """The native part of the request log: recorders of finished requests, and the rings to the writer's thread.
 
-Locks: ``late_lock`` (the ring for other threads than network threads, and the list of threads) and ``wake_lock`` (the
+Locks: ``late_lock`` (the ring for threads other than network threads, and the list of threads) and ``wake_lock`` (the
 writer's sleep) are leaves. The rings have one producer each; one thread at a time drains them (the writer's lock, in
 Python). Ownership: counted by the handle, by each recorder, and by the source of connection verdicts.
 """

@@ -62,6 +62,6 @@ def merged_topics(refused: TopicRows, executed: TopicRows) -> list[Body]:
 
 
 def fenced_as_known(error: Errors, request: RequestContext, first_version: int) -> Errors:
-    """Return the error as a code that the client supports: before ``first_version``, another than PRODUCER_FENCED."""
+    """Return the error as a code that the client supports: before ``first_version``, one other than PRODUCER_FENCED."""
     is_unknown = error is Errors.PRODUCER_FENCED and request.api_version < first_version
     return Errors.INVALID_PRODUCER_EPOCH if is_unknown else error

@@ -169,7 +169,7 @@ class SharePartition:
             raise failure
 
     def fence(self) -> None:
-        """Stop deliveries: the partition was replaced, deleted, or its state belongs to a later epoch.
+        """Stop deliveries: the partition was replaced or deleted, or its state belongs to a later epoch.
 
         Locks end without a write, which could overwrite the state of a successor.
         """

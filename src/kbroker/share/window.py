@@ -22,8 +22,8 @@ class InFlightWindow:
     """Batches in flight, by first offset. The caller holds the share partition's lock.
 
     ``complete_count``: records at or after the start offset that are acknowledged or archived, or about to be.
-    ``is_next_unknown``: records before the end offset may be available. ``gap_start`` and ``gap_end``: between the
-    batches of the stored state are offsets that were never acquired; they are acquired while the window still ends at
+    ``is_next_unknown``: records before the end offset may be available. ``gap_start`` and ``gap_end`` bound the offsets
+    between the batches of the stored state that were never acquired; they are acquired while the window still ends at
     ``gap_end``.
     """
 

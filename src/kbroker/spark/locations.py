@@ -17,7 +17,7 @@ _LOCAL = "file"
 
 
 def is_elsewhere(given: str | os.PathLike[str]) -> bool:
-    """Return whether a name is the URI of another file system than those of this machine."""
+    """Return whether a name is the URI of a file system other than those of this machine."""
     found = _SCHEME.match(os.fspath(given))
     return found is not None and found[1].lower() != _LOCAL
 

@@ -22,7 +22,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Return whether executors may have other disks than this process: on a cluster, or behind Spark Connect."""
+    """Return whether executors and this process may have different disks: on a cluster, or behind Spark Connect."""
     return is_connect(spark) or not str(spark.conf.get("spark.master")).startswith("local")
 
 

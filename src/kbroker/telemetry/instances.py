@@ -19,7 +19,7 @@ NEVER_MS = -(1 << 62)
 
 
 class ClientInstance:
-    """One client. Threads: under its manager's lock; what does not change after construction, any.
+    """One client. Threads: under its manager's lock; any for attributes that never change.
 
     Args: ``facts``: properties of the client at its first request; ``version`` of the subscriptions by which it is
     created; a later version creates it again.

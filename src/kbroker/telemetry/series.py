@@ -42,7 +42,7 @@ class ClientSeries:
     """Series by client instance. Threads: any.
 
     Args: ``max_bytes`` of all series; ``max_client_series`` of one client. Series beyond them are left out and
-    counted, those that exist are still updated.
+    counted; existing ones are still updated.
     """
 
     def __init__(self, max_bytes: int, max_client_series: int = MAX_CLIENT_SERIES) -> None:

@@ -307,7 +307,8 @@ class EmbeddedCluster:
     def coordinator(self, key: str, kind: str = "group") -> int:
         """Return the node that coordinates a group, or a transactional id (kind "transaction"); -1 for none.
 
-        Kind "share": of a share partition, GROUP:TOPIC-ID:PARTITION. Raises: KafkaError if there is no such topic.
+        Kind "share": the key is that of a share partition, GROUP:TOPIC-ID:PARTITION. Raises: KafkaError if there is no
+        such topic.
         """
         topic = self._coordinator_topic(kind)
         return self.partition(topic, partition_of(key, self.topics[topic])).leader

@@ -339,7 +339,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @situation("Produce", "9-13", over=FORMS)
 def recompressed(talk: Talk, form: str) -> None:
-    """Send unusual records in another codec than the topic's, and in the topic's, and fetch what is stored."""
+    """Send unusual records in a codec other than the topic's, and in the topic's, and fetch the stored ones."""
     how = {"time_ms": talk.at(), "rows": (Record(b"a"), Record(b"b")), **FORMS[form]}
     for kind, codecs in (("uncompressed", ("gzip", "lz4")), ("gzip", ("none", "gzip"))):
         configs = {"compression.type": kind, "message.timestamp.before.max.ms": str(2**63 - 1)}

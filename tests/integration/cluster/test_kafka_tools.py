@@ -31,7 +31,7 @@ CHANGING = (
 
 
 class Session:
-    """Run a sequence of tools through one broker and keep what they print.
+    """Sequence of tools that are run through one broker, with their output.
 
     Args: ``bootstrap``: address for the tools that need one broker; ``everywhere``: addresses for the tools that need
     all brokers; ``name``: name of the topics and users, which the kept texts replace by a placeholder.

@@ -1,4 +1,4 @@
-"""Servers of other protocols than Kafka's, whose requests have no Kafka header."""
+"""Servers of protocols other than Kafka's, whose requests have no Kafka header."""
 
 import threading
 

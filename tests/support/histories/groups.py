@@ -3,7 +3,7 @@
 from tests.support.histories.draw import Draw
 from tests.support.histories.steps import Step
 
-# ListGroups finds NotReady under another name than Kafka, a deliberate difference (docs/compatibility.md).
+# ListGroups finds NotReady under a different name from Kafka's, a deliberate difference (docs/compatibility.md).
 STATES = (
     *("Stable", "stable", "Empty", "empty", "PreparingRebalance", "preparing-rebalance", "CompletingRebalance"),
     *("Assigning", "Reconciling", "Dead", "bogus", ""),

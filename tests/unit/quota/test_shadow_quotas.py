@@ -121,7 +121,7 @@ def test_counters_of_made_up_client_ids_are_bounded_apart() -> None:
 
 
 def test_their_metrics_have_their_own_names(bench: Bench) -> None:
-    """Metrics of shadow quotas have other names than Kafka's and also expire after an hour."""
+    """Metrics of shadow quotas have names that differ from Kafka's, and also expire after an hour."""
     for kind in range(4):
         bench.update("ü", None, SHADOWS[kind], 10.0)
         bench.managers.shadows[kind].record_and_get_throttle("ü", "c", 20.0)

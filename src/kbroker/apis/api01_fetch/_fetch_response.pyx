@@ -30,7 +30,7 @@ from kbroker.quota._quota_enforcement cimport ClientCache, gate_exempt, gate_fet
 
 
 cdef inline bint has_new_leader(const FetchPart *part) noexcept nogil:
-    """Return whether the partition has another leader epoch than when it was found."""
+    """Return whether the partition's leader epoch has changed since it was found."""
     return partition_leader_epoch(part.partition) != part.known_epoch
 
 

@@ -126,7 +126,7 @@ def listener_key(listener: str, name: str) -> str:
 class BrokerConfig:
     """Values of the configs of one broker.
 
-    Args: ``values`` key to value (text or Python values), each as if set in the properties file.
+    Args: ``values``: by key, texts or Python values, each as if set in the properties file.
     Raises: ConfigError for an invalid value. Unknown keys are kept in ``unknown``, so that the caller can warn about
     them.
     Threads: any thread may read; ``set_dynamic`` swaps whole mappings, one writer at a time.

@@ -1,7 +1,7 @@
 """Broker keys of Kafka with little or no effect: some are accepted and described, the others are rejected at run time.
 
-Keys of tiered storage, of replication and of group protocols that kbroker does not have are accepted, so that tools
-that set them can read them back. FIXED_NAMES are rejected: Kafka reads them at start only, or would apply a change that
+Keys of features that kbroker does not have, such as tiered storage and replication, are accepted, so that tools that
+set them can read them back. FIXED_NAMES are rejected: Kafka reads them at start only, or would apply a change that
 kbroker cannot apply.
 """
 

@@ -190,7 +190,7 @@ class ModernMembership(Generic[G, S]):
 
 
 def other_epoch(kind: str, epoch: int, present: int, more: str = "") -> KafkaError:
-    """Return the error for a heartbeat with another epoch than the current one of the member."""
+    """Return the error for a heartbeat with an epoch other than the current one of the member."""
     text = (
         f"The {kind} group member has a {'greater' if epoch > present else 'smaller'} member epoch ({epoch}) than the "
         f"one known by the group coordinator ({present}){more}. The member must abandon all its partitions and rejoin."

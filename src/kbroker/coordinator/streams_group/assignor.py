@@ -1,8 +1,8 @@
 """The sticky assignor of tasks: active and standby tasks stay where they are, as far as the load stays even.
 
-The load is the number of tasks of a process by its members. A standby task is on another process than the active task
-and the other standby tasks of its kind. Ties are broken as in Kafka, by the order of Java's hash maps and heaps.
-Source: ``StickyTaskAssignor``, ``ProcessState``; KIP-1071. It assigns no warm-up tasks, as Kafka's of 4.3.
+The load of a process is its number of tasks per member. A standby task and the active task of its kind are on
+different processes, as are its standby tasks. Ties are broken as in Kafka, by the order of Java's hash maps and heaps.
+Warm-up tasks are not assigned, as in Kafka 4.3. Source: ``StickyTaskAssignor``, ``ProcessState``; KIP-1071.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class IndexEntries(NamedTuple):
 def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     """Check a log folder, or one partition's folder in it, and return the damage.
 
-    With ``repair`` damaged bytes are cut out of segments (and kept beside as ``<segment>.<position>.damaged``), the
+    With ``repair`` damaged bytes are cut out of segments (and kept as ``<segment>.<position>.damaged`` files), the
     segment's indexes are removed and rebuilt by the next start, and damaged snapshots, indexes and checkpoints are
     removed. All undamaged batches stay, those after the damage too. An empty batch, like those of compaction, replaces
     missing offsets; partitions that were compacted may have gaps. The metadata log is not repaired.

@@ -39,7 +39,7 @@ class PartitionsOnDisk:
                 continue
             directory_id = None if owner is None else owner.directory_id
             self._names.append((folder, directory_id or UNASSIGNED, names))
-        # where a partition without a folder will be: known only if there is one log folder
+        # the folder of a partition that has none yet is known only if there is one log folder
         self._default = self._names[0][1] if len(folders) == 1 and self._names else UNASSIGNED
 
     def registration(self, node_id: int, topic: StoredTopic, partition: int) -> PartitionRegistration:

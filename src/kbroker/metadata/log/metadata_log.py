@@ -151,8 +151,8 @@ class _Folder:
 class LogFiles(_Folder):
     """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
 
-    Args: ``folder`` of the partition, perhaps under another name than that of the log in ``log_dir``; ``others``: the
-    other log folders of the broker.
+    Args: ``folder`` of the partition; its name may differ from that of the log in ``log_dir``; ``others``: the other
+    log folders of the broker.
     """
 
     def __init__(self, log_dir: Path, folder: Path | None = None, others: Sequence[Path] = ()) -> None:

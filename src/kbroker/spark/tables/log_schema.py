@@ -78,7 +78,7 @@ def transactional_id(request: SparkColumn) -> SparkColumn:
 
 
 def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:
-    """Column by column a leaf with its type, in dicts as deep as the dots of its name in JSON."""
+    """Return the types of columns in nested dicts, by the parts of their names in JSON."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import ArrayType, DoubleType, StringType
 

@@ -222,7 +222,7 @@ def _from_environment(scheme: str, given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-#: A table as functions take it.
+#: A table, in the forms that functions accept.
 TableName = str | os.PathLike[str] | TablePlace
 
 

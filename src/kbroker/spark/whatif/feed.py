@@ -1,4 +1,4 @@
-"""Replay of the rows of a request log in this process: which requests a set of quotas would have delayed, and how long.
+"""Replay of the rows of a request log in this process: the delays that a set of quotas would have caused.
 
 It is an open loop: the clients of the log do not react. A delayed client would have sent less afterwards; here it
 sends all that the log records, so there are too many delays rather than too few. Counters begin cold, as after the

@@ -277,7 +277,7 @@ class EntityValues:
     """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Array, Values]] = []  # where each entity begins, and all values by entity
+        self._parts: list[tuple[Array, Values]] = []  # the beginning of each entity, and all values by entity
         self._held = Held()
 
     def add(self, owner: Array, events: Events, until_ms: int | None) -> None:

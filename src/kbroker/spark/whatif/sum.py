@@ -50,7 +50,7 @@ VERDICT_SCHEMA = pa.schema(
 #: Columns of `second_rows`.
 SECONDS_SCHEMA = pa.schema([*_CLIENT, *((name, pa.int64()) for name in ("second", *COUNTS, LONGEST))])
 #: Columns of `ClientSums`. `bin`: seconds since 1970 at which it begins, 0 for a single bin. `first_second`,
-#: `last_second`: with a delay under the replayed quotas; null: none has one.
+#: `last_second`: those with a delay under the replayed quotas; null without one.
 SUMS_SCHEMA = pa.schema([*_CLIENT, *((name, pa.int64()) for name in ("bin", *_SUMMED, *_HIGHEST, *_LOWEST))])
 
 
