@@ -25,7 +25,7 @@ from kbroker.testing import EmbeddedBroker, EmbeddedCluster  # noqa: E402
 from tests.support.ports import free_run  # noqa: E402
 
 SOURCE, VERSION = "https://github.com/platformatic/kafka.git", "v1.34.0"
-#: Packages that the tests import beside the client's own dependencies.
+#: Packages that the tests import besides the client's own dependencies.
 PACKAGES = (
     "@swc-node/register@1", "typescript@5", "@watchable/unpromise@1", "fast-jwt@6", "hwp@0.4", "lz4-napi@2",
     "prom-client@15", "semver@7", "snappy@7",

@@ -81,7 +81,7 @@ class Container:
         image: folder of its file system.
         folder: empty folder for the container's own files.
         command: the program, as in the exec form of CMD.
-        env: the environment, beside the image's PATH.
+        env: the environment, besides the image's PATH.
         ports: ports inside, each mapped to a port of 127.0.0.1.
         user: user and group, as numbers.
         is_read_only: mount the root read-only.

@@ -10,7 +10,7 @@ from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol._columns import ArrowColumns, whole_batches
 
-FRAME_BYTES = 512  # of a response beside its records
+FRAME_BYTES = 512  # of a response without its records
 FIRST_VERSION_WITH_TOPIC_ID = 13
 
 

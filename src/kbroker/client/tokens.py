@@ -70,7 +70,7 @@ class Tokens:
 
         Args:
             owner: the user that logs in with it; None for the user of this connection.
-            renewers: principals that may renew it beside its owner.
+            renewers: principals that may renew it besides its owner.
             lifetime_ms: time until it cannot be renewed any more; the broker's maximum by default.
         """
         listed = [_principal(renewer) for renewer in renewers]

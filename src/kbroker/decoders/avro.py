@@ -19,7 +19,7 @@ from kbroker.decoders.decoded import Decoded, UndecodableError, json_text
 from kbroker.decoders.plain import float_value, short_float
 
 MAX_DEPTH = 100  # of values within values, and of types within types
-_SPARE_VALUES = 1000  # values without bytes, beside one for each byte of the input
+_SPARE_VALUES = 1000  # values without bytes, besides one for each byte of the input
 _MAX_VARINT_BYTES = 10
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text

@@ -25,7 +25,7 @@ class Framed(NamedTuple):
     """A schema's id and the bytes after it.
 
     ``indexes``: bytes of message indexes in the header; ``type_name`` of a Protobuf message, from a header;
-    ``is_json``: whether a header says that Avro is encoded as JSON.
+    ``is_json``: whether a header marks Avro as encoded in JSON.
     """
 
     schema_id: SchemaId

@@ -14,8 +14,8 @@ cdef enum:
     EVENT_UPDATE = 1
     EVENT_VERDICT = 2
     EVENT_SHADOW = 3            # a shadow's verdict: the decision of an enforced quota of that value
-    EVENT_APPEND = 4            # beside the quotas: records that a Produce appended to a partition
-    QUOTA_CONNECTION_RATE = 4   # a quota type beside the kinds of _client_sensors; its user is an address
+    EVENT_APPEND = 4            # besides the quotas: records that a Produce appended to a partition
+    QUOTA_CONNECTION_RATE = 4   # a quota type besides the kinds of _client_sensors; its user is an address
     INLINE_EVENT_BYTES = 448
 
 cdef struct QuotaEvent:               # followed by its two texts (or the first part of a VerdictEvent)

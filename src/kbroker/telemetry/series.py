@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker.telemetry.otlp import Point
 
 MAX_CLIENT_SERIES = 2000
-SERIES_BYTES = 300  # of memory beside the texts: a tuple, its key, two numbers, and the entries of two tables
+SERIES_BYTES = 300  # of memory besides the texts: a tuple, its key, two numbers, and the entries of two tables
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 

@@ -180,7 +180,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         )
 
     def check_room(self, group: StreamsGroup, member_id: str) -> None:
-        """Refuse every join to a full group, even of a member, as Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
+        """Refuse every join to a full group, even of a member, as Kafka does. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
         super().check_room(group, "")
 
     # ------------------------------------------------------------ topology
@@ -188,7 +188,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     def _topology(self, group: StreamsGroup, request: HeartbeatRequest, changes: list[GroupRecord]) -> StreamsTopology:
         """Return the topology of the group; the first member brings it.
 
-        Raises: KafkaError INVALID_REQUEST; UNKNOWN_SERVER_ERROR if neither group nor member has one, as Kafka.
+        Raises: KafkaError INVALID_REQUEST; UNKNOWN_SERVER_ERROR if neither group nor member has one, as in Kafka.
         """
         present = group.topology
         if request.topology is None:

@@ -50,7 +50,7 @@ def json_schema(corrupt: str) -> StructType:
 
 
 def _ids_of_kafka() -> dict[str, DataType]:
-    """Places of a transactional id in Kafka's lines beside ``request.transactionalId``, which kbroker always uses."""
+    """Places of a transactional id in Kafka's lines besides ``request.transactionalId``, which kbroker always uses."""
     from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
     transaction = StructType([StructField("transactionalId", StringType())])

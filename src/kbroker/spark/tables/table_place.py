@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _S3, _GCS, _AZURE = ("s3", "s3a", "s3n"), ("gs",), ("abfs", "abfss", "az", "adl")
-#: Stores of delta-rs, beside folders.
+#: Stores of delta-rs, besides folders.
 STORES = (*_S3, *_GCS, *_AZURE, "hdfs")
 #: Variables of the environment that are sent to tasks, by store: its prefix, credentials, and the rest. Names of files
 #: are left out, because other machines have other files.
