@@ -20,7 +20,7 @@ FIRST_WITH_LISTENER_ERROR = 6
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe all topics (null; an empty list in v0), none (an empty list), or those with the given names or ids.
 
-    Ids count from v12, and names besides them are then ignored (as in 4.3.1). A topic that the request creates is in its
+    Ids count from v12; names besides them are then ignored (as in 4.3.1). A topic that the request creates is in its
     response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the topic,
     and a client that sees the error first and the topic next may miss the change (kafka-go).
     """

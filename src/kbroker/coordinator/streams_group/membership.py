@@ -180,7 +180,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         )
 
     def check_room(self, group: StreamsGroup, member_id: str) -> None:
-        """Refuse every join to a full group, even of a member, as Kafka does. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
+        """Refuse joins to a full group, even of a member, as in Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
         super().check_room(group, "")
 
     # ------------------------------------------------------------ topology
