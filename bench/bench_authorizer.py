@@ -83,7 +83,7 @@ def lowest(figures: list[float]) -> float:
 
 
 def instructions(count: int) -> tuple[float, float]:
-    """Return the instructions of a Produce, and of its decision.
+    """Return the numbers of instructions of a Produce, and of its decision.
 
     Args: ``count`` of rules, 0 without an authorizer.
     """

@@ -50,7 +50,7 @@ class Everything:
     Args:
         bootstrap: of a listener whose clients may do everything; ``sasl_bootstrap``: of one with SCRAM-SHA-256.
         topics: further plain topics; ``value_bytes``: of a record, ``records`` in each partition and round.
-        has_shadows: whether the broker takes shadow quotas; Apache Kafka only keeps them.
+        has_shadows: whether the broker accepts shadow quotas; Apache Kafka only stores them.
     """
 
     def __init__(

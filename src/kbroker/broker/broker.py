@@ -177,8 +177,8 @@ class Broker:
     def mount(self, path: str, load: Callable[[Broker, HttpAccess], PageServer]) -> None:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
 
-        Args: ``path``, such as /console; ``load`` makes what serves the pages, at the first request for one after each
-        start, with the port's access check; its ``close`` is called when the broker stops.
+        Args: ``path``, such as /console; ``load`` returns the server of the pages, given the port's access check. It is
+        called at the first request for a page after each start, and the server's ``close`` when the broker stops.
         """
         with self._state_lock:
             self._mounts[path] = load

@@ -226,7 +226,7 @@ class Connection:
         return self._receive_until(deadline, timeout_s, correlation_id)
 
     def send_request(self, api_key: int, api_version: int, body: Body, *, timeout_s: float) -> int:
-        """Send one request; return its correlation id, for `receive_response`. Raises: BrokerConnectionError."""
+        """Send one request; return its correlation id, for `receive_response`. Raises: as `request`."""
         if self._sock is None:
             raise BrokerConnectionError(self.address, "connection is closed")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF

@@ -87,7 +87,7 @@ class _LimitedResponse(http.client.HTTPResponse):
 
 
 class _LimitedSource(io.RawIOBase):
-    """Bytes of a socket; each read waits for the rest of the time. Raises (readinto): TimeoutError."""
+    """Bytes of a socket; each read waits at most for the rest of the time. Raises (readinto): TimeoutError."""
 
     def __init__(self, left_s: Callable[[], float], sock: socket.socket) -> None:
         self._left_s, self._socket = left_s, sock

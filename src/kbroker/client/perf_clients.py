@@ -245,7 +245,7 @@ def _client(kind: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> An
 
 
 def _refused_record(error: Any, size_bytes: int) -> KafkaError:
-    """Return the error of a record that librdkafka does not send."""
+    """Return the error for a record that librdkafka does not send."""
     failure = _failure(error)
     if failure.error is not Errors.MESSAGE_TOO_LARGE:
         return failure

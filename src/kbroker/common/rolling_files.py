@@ -11,7 +11,7 @@ from kbroker.common.request_log_names import REQUESTS, file_name, is_file_name
 
 
 class RollingFiles:
-    """Files ``<prefix>-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so an incomplete line stays the last.
+    """Files ``<prefix>-<UTC>-<n><suffix>`` in a folder; a start begins a new one: an incomplete line stays at its end.
 
     Args: ``folder``: created if absent; ``suffix``: like ``.jsonl``; a file with ``file_bytes`` is followed by another,
     and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.

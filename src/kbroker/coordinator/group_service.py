@@ -73,7 +73,7 @@ class GroupService:
         )
 
     def close(self, timeout_s: float) -> None:
-        """Complete delayed requests; no task runs afterwards. Idempotent."""
+        """Complete delayed requests, and end the reapers; expiry has no effect afterwards. Idempotent."""
         self._topics.forget(self.coordinator.topic_deleted)
         self.coordinator.close()
         have_ended(self._threads, timeout_s)

@@ -122,7 +122,7 @@ class PartitionMarkers:
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:
-    """The coordinator's settings out of the broker's."""
+    """Return the coordinator's settings from those of the broker."""
     return TransactionSettings(
         max_timeout_ms=config.integer("transaction.max.timeout.ms"),
         id_expiration_ms=config.integer("transactional.id.expiration.ms"),

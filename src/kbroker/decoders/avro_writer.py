@@ -261,7 +261,7 @@ def _decimal(schema: dict[str, Any], value: Any) -> str:
 
 
 def _exact(number: int, unit: int) -> int:
-    """Return how many units a number has. Raises: ValueError for a number with a part of one."""
+    """Return the number of units in a number. Raises: ValueError if the number has a fraction of a unit."""
     units, rest = divmod(number, unit)
     if rest:
         raise ValueError

@@ -378,7 +378,7 @@ class LogManager:
     ) -> list[PartitionLog]:
         """Create partitions of a topic, durable after the next ``sync_folders``; existing ones are returned.
 
-        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be created; those before it exist then.
+        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be created; the partitions before it were created.
         """
         self._check_open()
         return [self._create(topic, partition, topic_id, config) for partition in partitions]

@@ -36,7 +36,7 @@ def place(
 
     Successive partitions have successive leaders, and the replicas of one partition are on as many racks as possible.
 
-    Args: ``first``: number of the first partition, which moves the leaders on.
+    Args: ``first``: number of the first partition, by which the leaders are shifted.
     """
     racks: dict[str, list[int]] = {}
     for node_id in nodes:

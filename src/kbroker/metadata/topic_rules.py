@@ -112,7 +112,7 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def too_many_partitions() -> KafkaError:
-    """Return the error of a request for more than ``MAX_PARTITIONS_PER_REQUEST`` new partitions."""
+    """Return the error for a request for more than ``MAX_PARTITIONS_PER_REQUEST`` new partitions."""
     return KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 

@@ -13,7 +13,7 @@ MAX_RIGHT = 1000
 
 
 class WrongTokens:
-    """Counts of wrong tokens, which determine how long an address must wait.
+    """Counts of wrong tokens, which determine the time for which an address must wait.
 
     Guesses from many addresses delay unknown addresses, but not those that sent the right token before.
 

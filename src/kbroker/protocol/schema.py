@@ -147,7 +147,7 @@ def header_plan(name: str, version: int) -> Plan:
 
 @functools.cache
 def data_plan(name: str, version: int) -> Plan:
-    """Return the plan of a struct that is not an API message (AbortedTxn, TopicRecord, ...).
+    """Return the plan of a struct that is not an API message, such as AbortedTxn or TopicRecord.
 
     Raises: ProtocolError: unknown name or version.
     """

@@ -14,9 +14,9 @@ class Verdict(NamedTuple):
     has no such part. ``level``: the matching one of the eight, 1 the most specific, 0 for none. ``observed``,
     ``limit``: in the quota's unit; ``window_ms``: the time that the rate covers, for a mutation quota the time in which
     its bucket fills. ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: the delay of the client
-    that this verdict caused; of several verdicts on a request the longest has all of it. ``refused``: error 89, or a
-    connection that is closed. ``is_shadow``: nothing was delayed or refused; all other fields are those of an enforced
-    quota of that value. Names longer than 128 bytes are cut.
+    that this verdict caused; of several verdicts on a request the one with the longest delay has all of it.
+    ``refused``: error 89, or a connection that is closed. ``is_shadow``: nothing was delayed or refused; all other
+    fields are those of an enforced quota of that value. Names longer than 128 bytes are cut.
     """
 
     time_ms: int

@@ -19,7 +19,7 @@ INSTALL = 'pip install "kbroker[spark]"'
 
 
 def missing_package(name: str) -> PipelineError:
-    """Return the error of a package that is not installed."""
+    """Return the error for a package that is not installed."""
     return PipelineError(f"the pipeline needs {name}, which is not installed: {INSTALL}")
 
 

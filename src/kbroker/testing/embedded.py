@@ -151,7 +151,7 @@ class EmbeddedBroker(Broker):
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """Create a topic and return its name; it can be used when this returns.
 
-        Raises: KafkaError as a client would get it (TOPIC_ALREADY_EXISTS, INVALID_CONFIG ...).
+        Raises: KafkaError as a client would get it, such as TOPIC_ALREADY_EXISTS, INVALID_CONFIG.
         """
         self.context.topics.create(NewTopic(name, partitions, configs=dict(configs or {})))
         return name

@@ -17,7 +17,10 @@ def join(draw: Draw) -> Step:
 
 
 def heartbeat(draw: Draw) -> Step:
-    """Heartbeat without an expression: if a classic member replaces one that has it, Kafka matches the others later."""
+    """Return a heartbeat without a regular expression.
+
+    Kafka matches those of the others later if a classic member replaces a member with an expression.
+    """
     step = consumer.heartbeat(draw)
     step.body.pop("SubscribedTopicRegex", None)
     if "ServerAssignor" in step.body:

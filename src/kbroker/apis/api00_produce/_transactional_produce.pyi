@@ -4,7 +4,7 @@ from kbroker.network.processor._inbound import InboundRequest
 def pending_partitions(request: InboundRequest) -> TransactionPartitions | None:
     """Return the partitions to verify before the request's records are appended, or None if there are none.
 
-    Another call begins their verification again. Without places: all are verified by now.
+    Another call begins their verification again; a result without places means that all are verified by now.
     Threads: the one that owns the request. Raises: ValueError after its response.
     """
 

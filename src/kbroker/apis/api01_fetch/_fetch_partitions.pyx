@@ -99,7 +99,7 @@ cdef void select_replica(const FetchState *state, FetchPart *part, const Foreign
 cdef Partition *find_partition(const FetchState *state, FetchPart *part, const Topic *topic) noexcept nogil:
     """Return the partition of a part, and note its leader; NULL: this node does not serve it, and the error is noted.
 
-    A follower in the ISR serves consumers that know of followers (KIP-392).
+    A follower in the ISR serves consumers whose version supports it (KIP-392).
     """
     cdef Partition *found = topic.partitions[part.index]
     cdef const Foreign *foreign = topic_foreign(topic, part.index, state.native_apis.node_id)

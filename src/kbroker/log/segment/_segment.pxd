@@ -1,7 +1,7 @@
 """A segment of a log: its file, its indexes, and the cache that bounds the number of open files.
 
 Counts: a segment is held by every ``SegmentList`` (the immutable view that readers use) and by each caller that
-retained it. Locks, leaves, never held during a system call on a file: ``FileCache.lock`` -> ``LogSegment.lock``. One
+retained it. Lock order: ``FileCache.lock``, then ``LogSegment.lock``; never held during a system call on a file. One
 writer per segment (the partition's append lock); sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t

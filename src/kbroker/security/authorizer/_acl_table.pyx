@@ -458,7 +458,8 @@ cdef class AclRules:
     def apply(self, removed, added):
         """Remove rules, then add others, in one step: ``Acl`` tuples whose hosts are in normal form.
 
-        Raises: MemoryError; the rules before the failed one are then changed.
+        Raises: MemoryError; the rules before the failed one are then changed. ValueError for an unknown resource type
+        or operation; no rule is then changed.
         """
         cdef AclTable *table = self.table
         cdef list texts = []

@@ -39,7 +39,7 @@ class AuthHelper:
     def allows(self, client: Client, check: Check, name: str = CLUSTER_NAME, references: int = 1) -> bool:
         """Return whether the client is allowed the operation of ``check`` on the resource ``name``.
 
-        Args: ``references``: how often the request names the resource, for the log.
+        Args: ``references``: number of times that the request names the resource, for the log.
         """
         authorizer = self.authorizer
         if authorizer is None:

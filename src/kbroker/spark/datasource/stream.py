@@ -97,7 +97,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self.options, self.columns)
 
     def stop(self) -> None:
-        """Close the cluster. Spark may not call it."""
+        """Close the cluster. Spark does not always call it."""
         opened = self.__dict__.pop("progress", None)
         if opened is not None:
             opened.lookup.cluster.close()

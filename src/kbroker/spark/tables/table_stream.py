@@ -323,7 +323,7 @@ class TableStream:
     def _write_files(self, parsed: DataFrame, name: str) -> tuple[list[DataFile], int]:
         """Write files that are not yet part of the table; return them and the number of rejected lines.
 
-        Raises: PipelineError when the files have another number of rows than were read.
+        Raises: PipelineError when the number of rows in the files differs from that of the read ones.
         """
         is_bad = F.col(REASON).isNotNull()
         counts = (F.count(F.lit(1)).alias("all"), F.count(F.when(is_bad, F.lit(1))).alias("rejected"))
