@@ -69,7 +69,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], suffix: str = ".
 
     Args: ``data`` may be produced while it is written; ``suffix`` is that of the temporary file.
     Raises: OSError, and the errors of ``data``; the old file is then unchanged and no temporary file is left, unless
-    removing it failed too.
+    removing it failed too. If only the folder's sync fails, the new file stands, but a power cut may undo it.
     """
     temporary = path.with_name(path.name + suffix)
     try:

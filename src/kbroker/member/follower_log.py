@@ -222,7 +222,8 @@ class FollowerLog(SnapshotWriter):
         """Append the sound batches of a Fetch response; return the number of appended records.
 
         Args: ``epoch``: the current one, above which no batch is valid. Nothing is synced: a leader counts no
-        observer. Raises: ProtocolError: the first batch is not sound; OSError. Nothing is appended then.
+        observer. Raises: ProtocolError: the first batch is not sound, nothing is appended; OSError: either
+        nothing is appended, or the batches are, and only the epochs or the next segment are missing.
         """
         segment = self._segments[-1]
         end_offset, size_bytes, last = segment.end_offset, 0, self.last_epoch

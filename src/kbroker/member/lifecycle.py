@@ -64,7 +64,7 @@ class BrokerLifecycle:
 
     Args: ``send``: sends a request to the active controller; ``offset`` returns the offset of the last record that is
     in force; ``on_failure`` is called with the reason when the broker must stop.
-    Threads: any. Lock: its own; nothing is sent or called under it.
+    Threads: any. Lock: its own; under it only ``offset`` and ``cordoned`` of ``start`` are called.
     Attributes:
         incarnation_id: new for each start.
         caught_up, unfenced, ended: events; ``ended``: the controller has let the broker stop, or the broker gave up.
