@@ -14,6 +14,8 @@ from tests.support.certificates import Certificates
 if TYPE_CHECKING:
     from kbroker.broker import Broker
     from kbroker.console.app import Console
+    from tests.support.client import Client
+    from tests.support.secured import SecuredBroker
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,29 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
+@pytest.fixture(scope="module")
+def secured(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[SecuredBroker]:
+    """Broker with a listener of each protocol, SCRAM users, and the SETTINGS of the test module."""
+    from tests.support.secured import SecuredBroker
+
+    with SecuredBroker(certificates, getattr(request.module, "SETTINGS", {})) as running:
+        running.add_scram_users()
+        yield running
+
+
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
     """Client of the module's broker."""
     with Cluster(broker.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Connection to the module's broker."""
+    from tests.support.client import Client
+
+    with Client(broker.bootstrap_servers) as opened:
         yield opened
 
 

@@ -14,6 +14,7 @@ from kbroker.cli import cli
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, fetch_body, new_topics, produce_body, set_configs
+from tests.support.fixtures import fixture_of
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 USERS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret user_root=secret ;"
@@ -44,10 +45,7 @@ def log_in(bootstrap: str, user: str) -> Client:
     return client
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(SASL) as broker:
-        yield broker
+broker = fixture_of(EmbeddedBroker, SASL, scope="module")
 
 
 @pytest.fixture(scope="module")

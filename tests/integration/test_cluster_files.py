@@ -1,7 +1,6 @@
 """`kbroker cluster export|diff|apply`, `topics export` and `topics create --from`: a cluster as its file lists it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kbroker.client.users import DESCRIBE_USER_SCRAM_CREDENTIALS
 from kbroker.testing import EmbeddedBroker
 from tests.support import cli
 from tests.support.fake_broker import FakeBroker
+from tests.support.fixtures import fixture_of
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -43,11 +43,7 @@ NO_USER = (
     "note: user alice has no SCRAM-SHA-512 credential; `kbroker users add alice --mechanism SCRAM-SHA-512` adds it\n"
 )
 
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(AUTHORIZER) as started:
-        yield started
+broker = fixture_of(EmbeddedBroker, AUTHORIZER)
 
 
 @pytest.fixture

@@ -27,13 +27,13 @@ from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.metadata.topic_rules import NewTopic
-from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.wrong_tokens import GUESSES
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.support import console as support
 from tests.support import wire
 from tests.support.broker import run_to_end, wait_for
 from tests.support.console import TOKEN, apply, ask, pages_of, post, secret_of, served, was_of
+from tests.support.errors import raising
 from tests.support.streams_groups import subtopology, topology
 
 MARKUP = "<script>alert(1)</script>\"'&\u202e"
@@ -155,11 +155,8 @@ def test_a_method_that_is_not_served_gets_those_that_are(broker: Broker, target:
 
 
 def test_a_broker_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(broker: Broker, access: HttpAccess) -> Any:
-        raise ModuleNotFoundError("no module named jinja2", name="jinja2")
-
     made = Broker(SETTINGS)
-    made.mount("/console", load)
+    made.mount("/console", raising(ModuleNotFoundError("no module named jinja2", name="jinja2")))
     with made:
         status, body, _ = get(made, "/console/")
     assert (status, body) == (503, "/console needs jinja2, which is not installed: pip install 'kbroker[console]'\n")
@@ -379,10 +376,7 @@ def test_the_slowest_requests_without_a_log() -> None:
 
 
 def test_a_page_that_fails_is_a_sentence(pages: Console, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError("secret")
-
-    monkeypatch.setattr(broker.context, "topics", SimpleNamespace(all=fail))
+    monkeypatch.setattr(broker.context, "topics", SimpleNamespace(all=raising(ZeroDivisionError("secret"))))
     page = ask(pages, "")
     assert page.status == 500
     assert "the broker&#39;s log says why" in text(page)

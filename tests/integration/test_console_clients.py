@@ -16,12 +16,9 @@ from kbroker.telemetry.otlp import Point
 from tests.integration.test_client_telemetry import subscribe
 from tests.integration.test_console import MARKUP, text
 from tests.support.console import SETTINGS, ask, pages_of, served
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with served(SETTINGS) as made:
-        yield made
+broker = fixture_of(served, SETTINGS)
 
 
 @pytest.fixture

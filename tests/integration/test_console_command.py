@@ -19,6 +19,7 @@ from kbroker.metadata.topic_rules import NewTopic
 from tests.integration.test_console_users import allow
 from tests.support.console import SECURED, Browser, cluster_of, secret_of, words_of
 from tests.support.console_pages import check_groups_and_access, check_pages
+from tests.support.fixtures import fixture_of
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="secret";'
 
@@ -41,11 +42,7 @@ def console(bootstrap: str, *options: str) -> Iterator[tuple[Browser, list[str],
         process.communicate()
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as made:
-        made.context.topics.create(NewTopic("orders", 3))
-        yield made
+broker = fixture_of(Broker, topics={"orders": 3}, scope="module")
 
 
 def test_the_pages_over_ordinary_connections(broker: Broker) -> None:

@@ -10,6 +10,7 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.support.console import SETTINGS, TOKEN, ask, browser_of, pages_of, post, secret_of, served, was_of
+from tests.support.fixtures import fixture_of
 
 AWAY = "10.1.2.3"
 ALICE = QuotaEntity.of({"user": "alice"})
@@ -33,12 +34,7 @@ POLICY = {
     "base-uri": "'none'",
     "frame-ancestors": "'none'",
 }
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(SETTINGS) as made:
-        yield made
+broker = fixture_of(Broker, SETTINGS, scope="module")
 
 
 @pytest.fixture

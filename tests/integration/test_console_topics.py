@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Iterator
 from html import unescape
 
 import pytest
@@ -36,14 +35,10 @@ from tests.support.console import (
     text_of,
     words_of,
 )
+from tests.support.fixtures import fixture_of
 
 MARKUP = "<script>alert(1)</script>"
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with served({**SETTINGS, "ssl.key.password": "a-secret", "num.partitions": 3}) as made:
-        yield made
+broker = fixture_of(served, {**SETTINGS, "ssl.key.password": "a-secret", "num.partitions": 3}, scope="module")
 
 
 def page(pages: Console, target: str, status: int = 200) -> str:

@@ -1,26 +1,18 @@
 """Transactions in the console: list, abort through the coordinator, hanging transactions of a partition."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from kbroker.broker import Broker
-from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.client.transactions import ActiveProducer, Transactions
 from kbroker.common.errors import KafkaError
 from kbroker.console.app import Console
 from tests.support.console import SETTINGS, ask, change, preview, served, text_of
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with served(SETTINGS) as made:
-        with Cluster(made.bootstrap_servers) as cluster:
-            Admin(cluster).create_topics([NewTopic("orders", 2)])
-        yield made
+broker = fixture_of(served, SETTINGS, topics={"orders": 2}, scope="module")
 
 
 def begun(cluster: Cluster, name: str, partition: int) -> TransactionalProducer:

@@ -30,8 +30,7 @@ SETTINGS = {"delegation.token.secret.key": "the-key", "connection.failed.authent
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
     with SecuredBroker(certificates, SETTINGS, VirtualClock()) as broker:
         yield broker
 

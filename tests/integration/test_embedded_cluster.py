@@ -28,15 +28,11 @@ from kbroker.testing.cluster import COORDINATORS
 from tests.native import slow_hook
 from tests.support import wire
 from tests.support.client import fetch_body, produce_body, set_configs
+from tests.support.fixtures import fixture_of
 
 Body = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
-    settings = {"offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3}
-    with EmbeddedCluster(3, settings, racks=["a", "b", "c"]) as cluster:
-        yield cluster
+PARTITIONS = {"offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3}
+cluster = fixture_of(lambda: EmbeddedCluster(3, PARTITIONS, racks=["a", "b", "c"]), scope="module")
 
 
 @pytest.fixture(autouse=True)

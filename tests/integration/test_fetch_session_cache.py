@@ -1,27 +1,12 @@
 """Fetch sessions (KIP-227) when the cache is full: which of them a new one evicts."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from kbroker.testing import VirtualBroker
 from tests.support.client import Client, fetch_body
+from tests.support.fixtures import fixture_of
 
 NOT_FOUND = 70
 EVICTION_MS = 120_000  # min.incremental.fetch.session.eviction.ms of Kafka, which is not a config
-
-
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker({"max.incremental.fetch.session.cache.slots": 2}) as running:
-        running.create_topic("t", 4)
-        yield running
-
-
-@pytest.fixture
-def client(broker: VirtualBroker) -> Iterator[Client]:
-    with Client(broker.bootstrap_servers) as one:
-        yield one
+broker = fixture_of(VirtualBroker, {"max.incremental.fetch.session.cache.slots": 2}, topics={"t": 4})
 
 
 def opened(client: Client, partitions: int) -> int:

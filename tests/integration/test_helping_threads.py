@@ -24,8 +24,7 @@ ONE_THREAD = {"num.network.threads": 1, "num.io.threads": 8}
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data"), **ONE_THREAD}
     with EmbeddedBroker(settings) as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 2))
+        running.create_topic("t", 2)
         yield running
 
 
@@ -35,26 +34,29 @@ def log_of(broker: EmbeddedBroker, partition: int = 0) -> object:
     return topic.partitions[partition]
 
 
-def slow_append(broker: EmbeddedBroker, until: threading.Event, held: threading.Event) -> None:
-    log = log_of(broker)
-    append_lock.hold(log)  # type: ignore[arg-type]
-    held.set()
-    until.wait(60)
-    append_lock.release(log)  # type: ignore[arg-type]
+def slow_append(broker: EmbeddedBroker) -> tuple[threading.Event, threading.Thread]:
+    """Let a thread append to the log until an event; return the two when appends wait for it."""
+    log, until, held = log_of(broker), threading.Event(), threading.Event()
+
+    def append() -> None:
+        append_lock.hold(log)  # type: ignore[arg-type]
+        held.set()
+        until.wait(60)
+        append_lock.release(log)  # type: ignore[arg-type]
+
+    holder = threading.Thread(target=append)
+    holder.start()
+    assert held.wait(10)
+    return until, holder
 
 
 @pytest.mark.parametrize("producers", [1, 5])
 def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, producers: int) -> None:
     """While the network thread waits for an append, its other connections are accepted, read and served."""
-    until, held = threading.Event(), threading.Event()
     writers = [Connection(broker.bootstrap_servers) for _ in range(producers)]
     with Client(broker.bootstrap_servers) as other, Client(broker.bootstrap_servers) as idle:
         for _ in range(3):  # another thread takes over the network loop and returns it each time
-            until.clear()
-            held.clear()
-            holder = threading.Thread(target=slow_append, args=(broker, until, held))
-            holder.start()
-            assert held.wait(10)
+            until, holder = slow_append(broker)
             for writer in writers:
                 writer.send(produce("t", 0, batch([b"late"])))
             for _ in range(21):
@@ -73,16 +75,13 @@ def test_a_slow_append_holds_no_other_connection_up(broker: EmbeddedBroker, prod
 
 def test_a_slow_append_holds_no_request_up_that_was_read_with_it(broker: EmbeddedBroker) -> None:
     """A request that the network thread read together with one whose append is slow is served."""
-    until, held = threading.Event(), threading.Event()
     with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
         assert produced(writer.ask(produce("t", 1, batch([b"served"])))).error_code == 0
         other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
         before, names = os.sched_getaffinity(0), Path("/proc/self/task").glob("*/comm")
         networks = [int(name.parent.name) for name in names if name.read_text() == "network-0\n"]
         assert networks  # of all brokers in the process
-        holder = threading.Thread(target=slow_append, args=(broker, until, held))
-        holder.start()
-        assert held.wait(10)
+        until, holder = slow_append(broker)
         for thread in (0, *networks):  # on one processor, a network thread runs when this thread waits for the response
             os.sched_setaffinity(thread, {min(before)})
         for thread in networks:
@@ -103,10 +102,7 @@ def test_a_slow_append_holds_no_request_up_that_was_read_with_it(broker: Embedde
 
 def test_a_stop_during_a_slow_append(broker: EmbeddedBroker) -> None:
     """A stop waits for the append and then completes."""
-    until, held = threading.Event(), threading.Event()
-    holder = threading.Thread(target=slow_append, args=(broker, until, held))
-    holder.start()
-    assert held.wait(10)
+    until, holder = slow_append(broker)
     with Connection(broker.bootstrap_servers) as writer, Client(broker.bootstrap_servers) as other:
         writer.send_raw(framed(produce("t", 0, batch([b"late"]))) * 2)
         other.call("ApiVersions", 3, {"ClientSoftwareName": "x", "ClientSoftwareVersion": "1"})
@@ -172,7 +168,6 @@ def test_a_refused_request_among_gathered_ones(broker: EmbeddedBroker) -> None:
 
 def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBroker) -> None:
     """A delayed fetch completes with its append, although the next append of the thread is slow."""
-    until, held = threading.Event(), threading.Event()
     with (
         Connection(broker.bootstrap_servers) as reader,
         Connection(broker.bootstrap_servers) as writer,
@@ -180,9 +175,7 @@ def test_a_slow_append_delays_no_fetch_of_another_partition(broker: EmbeddedBrok
     ):
         reader.send(fetch("t", (1,), max_wait_ms=20_000))
         wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
-        holder = threading.Thread(target=slow_append, args=(broker, until, held))
-        holder.start()
-        assert held.wait(10)
+        until, holder = slow_append(broker)
         writer.send(produce("t", 1, batch([b"wake"])))
         slow.send(produce("t", 0, batch([b"late"])))
         assert produced(writer.receive()).error_code == 0
@@ -212,8 +205,7 @@ def test_every_produce_gets_its_response_after_its_flush(tmp_path: Path) -> None
     """With `log.flush.interval.messages` above 1, an append during a flush waits for the next flush only."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "log.flush.interval.messages": 7}
     with EmbeddedBroker({**settings, **ONE_THREAD}) as running:
-        with Connection(running.bootstrap_servers) as admin:
-            admin.ask(create_topic("t", 1))
+        running.create_topic("t")
 
         def write(seed: int) -> None:
             sizes = random.Random(seed)

@@ -27,13 +27,10 @@ from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.console import SETTINGS, ask, pages_of
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker({**SETTINGS, "kbroker.request.log.topic": "__request_log"}) as made:
-        made.context.topics.create(NewTopic("orders", 1))
-        yield made
+LOGGED = {**SETTINGS, "kbroker.request.log.topic": "__request_log"}
+broker = fixture_of(Broker, LOGGED, topics={"orders": 1}, scope="module")
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from kbroker.testing import EmbeddedBroker
 from tests.integration.test_authorization import EVERYTHING, SASL, create, delete, fetched, log_in, produced, rule
 from tests.support import wire
 from tests.support.broker import rss_bytes
-from tests.support.certificates import Certificates
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of, set_configs
+from tests.support.fixtures import fixture_of
 from tests.support.secured import SecuredBroker, is_closed
 
 CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 31, 53, 29
@@ -28,14 +28,7 @@ UNSUPPORTED_SASL_MECHANISM, SASL_AUTHENTICATION_FAILED, INVALID_CONFIG, INVALID_
 INVALID_RECORD = 87
 MAX_GROWTH_BYTES = 32 << 20
 TRANSACTIONAL = 16
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(SASL) as running:
-        running.create_topic("mine")
-        running.create_topic("other")
-        yield running
+broker = fixture_of(EmbeddedBroker, SASL, topics={"mine": 1, "other": 1}, scope="module")
 
 
 def as_user(broker: EmbeddedBroker, user: str) -> Client:
@@ -53,13 +46,6 @@ def root(broker: EmbeddedBroker) -> Iterator[Client]:
 def alice(broker: EmbeddedBroker) -> Iterator[Client]:
     with as_user(broker, "alice") as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
-    with SecuredBroker(certificates) as running:
-        running.add_scram_users()
-        yield running
 
 
 def token(connection: Client, data: bytes) -> Body:

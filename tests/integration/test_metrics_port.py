@@ -6,7 +6,6 @@ import struct
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +20,7 @@ from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from tests.support import need, wire
 from tests.support.broker import wait_for
+from tests.support.fixtures import fixture_of
 
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -35,12 +35,7 @@ PACKED = {
     "Name": "packed", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [],
     "Configs": [{"Name": "compression.type", "Value": "zstd"}],
 }  # fmt: skip
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker(CONFIG) as made:
-        yield made
+broker = fixture_of(Broker, CONFIG)
 
 
 def get(broker: Broker, path: str, accept: str = "") -> tuple[int, str, str]:

@@ -2,7 +2,6 @@
 
 import struct
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,13 @@ from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.client import Client, fetch_body, row_of
+from tests.support.fixtures import fixture_of
 from tests.support.hostile import framed
 from tests.support.throttling import SETTINGS, USER, charge_time
 from tests.support.wire import Closed, Connection, batch, create_topic, fetch, fetched, produce, produced
 
 FETCH = wire.FETCH
-
-
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker() as running:
-        running.create_topic("t", 2)
-        yield running
+broker = fixture_of(VirtualBroker, topics={"t": 2})
 
 
 def correlated(request: bytes, number: int) -> bytes:

@@ -16,7 +16,7 @@ from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, RequestContext
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
+from tests.support.client import Body, Client, fetch_body, join_body, new_topics, produce_body, row_of
 from tests.support.throttling import SETTINGS, pass_by
 from tests.support.wire import Closed
 
@@ -115,15 +115,7 @@ def test_frames_of_native_handlers_are_executed_in_their_turn(broker: VirtualBro
 
 def test_a_delayed_frame_ends_its_batch(broker: VirtualBroker, client: Pipeline) -> None:
     """Frames after a join that waits for other members are executed after its response."""
-    join = {
-        "GroupId": "g",
-        "SessionTimeoutMs": 10_000,
-        "RebalanceTimeoutMs": 10_000,
-        "MemberId": "",
-        "ProtocolType": "consumer",
-        "Protocols": [{"Name": "range", "Metadata": b""}],
-    }
-    client.send_together(LOOK, ("JoinGroup", 3, join), creation("late"), heartbeat())
+    client.send_together(LOOK, ("JoinGroup", 3, join_body("g", 10_000)), creation("late"), heartbeat())
     client.end()
     broker.wait_until_quiet()
     assert not client.has_response

@@ -5,14 +5,12 @@ The table names them; those that need several requests over a connection are tes
 
 import ast
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of
+from tests.support.fixtures import fixture_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
@@ -79,11 +77,7 @@ def test_every_quirk_has_its_tests() -> None:
     assert named <= there, named - there
 
 
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker() as running:
-        running.create_topic("t")
-        yield running
+broker = fixture_of(VirtualBroker, topics={"t": 1})
 
 
 def topic_id(client: Client, name: str = "t") -> uuid.UUID:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -12,29 +11,18 @@ from click.testing import CliRunner, Result
 
 from kbroker.broker import Broker
 from kbroker.cli import cli
-from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.client.quotas import QuotaClient, QuotaEntity
 from kbroker.observe.xray import XRay
 from kbroker.quota.explanation import UnknownConnectionError
+from tests.support.console import SETTINGS
+from tests.support.fixtures import fixture_of
 
 RATE = "producer_byte_rate"
 ANONYMOUS = QuotaEntity.of({"user": "ANONYMOUS"})
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\x07"
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    settings = {
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "kbroker.in.memory": True,
-        "kbroker.metrics.listener": "127.0.0.1:0",
-    }
-    with Broker(settings) as started:
-        with Cluster(started.bootstrap_servers) as cluster:
-            Admin(cluster).create_topics([NewTopic("t", partitions=1)])
-        yield started
+broker = fixture_of(Broker, SETTINGS, topics={"t": 1}, scope="module")
 
 
 def explain(broker: Broker, *args: str) -> Result:

@@ -1,7 +1,6 @@
 """Transactional ids and client ids of requests in the request log."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +10,13 @@ from kbroker.testing.waiting import wait_until
 from tests.integration.test_request_log import LOG, of_client
 from tests.support import wire
 from tests.support.client import Body, Client
+from tests.support.fixtures import fixture_of
 
 SETTINGS = {"num.network.threads": "1", "kbroker.request.log.topic": LOG}
 NAME = "billing-1"
 TRANSACTIONAL = 0x10
 DESCRIBE_CONFIGS = 32
-
-
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker(SETTINGS) as running:
-        running.create_topic("t")
-        yield running
+broker = fixture_of(VirtualBroker, SETTINGS, topics={"t": 1})
 
 
 def produce(name: str | None, producer: tuple[int, int], sequence: int, value: bytes = b"v") -> Body:

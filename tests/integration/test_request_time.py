@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
     changes = {"num.network.threads": 1, "message.max.bytes": 32 * MIB, "log.flush.interval.messages": 2**63 - 1}
-    with SecuredBroker(Certificates(tmp_path_factory.mktemp("request-time")), changes) as secured:
+    with SecuredBroker(certificates, changes) as secured:
         secured.broker.create_topic("t")
         yield secured
 

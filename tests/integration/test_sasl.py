@@ -26,13 +26,6 @@ HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE = 17, 18, 3, 36
 ALICE = b"\0alice\0alice-secret"
 
 
-@pytest.fixture(scope="module")
-def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
-    with SecuredBroker(certificates) as broker:
-        broker.add_scram_users()
-        yield broker
-
-
 def ask(connection: Client, key: int, version: int, **body: object) -> Body:
     return connection.call(key, version, body)
 

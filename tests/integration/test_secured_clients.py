@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.support.certificates import Certificates
 from tests.support.kafka.tools import TOOLS, Tools
 from tests.support.secured import LISTENERS, PASSWORDS, SecuredBroker
 
+SETTINGS = {"listener.name.tls.ssl.client.auth": "required"}
 WAYS = [
     ("TLS", ""),
     ("SASL", "PLAIN"),
@@ -37,13 +38,6 @@ WAYS = [
 VALUES = [b"%d" % number + b"x" * 1000 for number in range(300)]
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
-    with SecuredBroker(certificates, {"listener.name.tls.ssl.client.auth": "required"}) as broker:
-        broker.add_scram_users()
-        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
 from tests.support.descriptors import socket_count
+from tests.support.errors import raising
 from tests.support.secured import SecuredBroker, dribble, is_closed
 from tests.support.wire import API_VERSIONS, Connection, header
 
@@ -276,15 +277,11 @@ def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -
 
 def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Connections whose TLS session cannot begin are closed, and logged once a minute."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise MemoryError("no buffers")
-
     clock = VirtualClock()
     with SecuredBroker(certificates, clock=clock) as secured:
         protection = secured.broker.parts.server._security["TLS"]
         assert protection.tls is not None
-        protection.tls.context.wrap_bio = refuse  # type: ignore[method-assign, assignment]
+        protection.tls.context.wrap_bio = raising(MemoryError("no buffers"))  # type: ignore[method-assign]
         with caplog.at_level(logging.ERROR):
             for advance_ms in (0, 0, 0, 60_000):
                 if advance_ms:

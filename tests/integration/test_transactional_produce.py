@@ -11,6 +11,7 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker, wait_until
+from tests.support.fixtures import fixture_of
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched
 
 TRANSACTIONAL = 16
@@ -40,11 +41,7 @@ class Coordinator:
         return self._respond("verify", *question)
 
 
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker() as running:
-        running.create_topic("t", 3)
-        yield running
+broker = fixture_of(VirtualBroker, topics={"t": 3})
 
 
 @pytest.fixture

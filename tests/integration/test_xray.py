@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,8 @@ from kbroker.observe.thread_times import Look, Looks
 from kbroker.testing import VirtualBroker
 from tests.support import need, wire
 from tests.support.broker import wait_for
-from tests.support.client import Client
+from tests.support.client import Client, join_body
+from tests.support.fixtures import fixture_of
 from tests.support.throttling import FETCH, SETTINGS, fill
 from tests.support.wire import Connection, create_topic
 
@@ -29,13 +29,7 @@ REAL = {
     "queued.max.request.bytes": 2000,
     "socket.request.max.bytes": 1500,
 }
-
-
-@pytest.fixture
-def broker() -> Iterator[VirtualBroker]:
-    with VirtualBroker(SETTINGS) as running:
-        running.create_topic("t", 2)
-        yield running
+broker = fixture_of(VirtualBroker, SETTINGS, topics={"t": 2})
 
 
 def connection_of(found: dict[str, Any], client_id: str) -> dict[str, Any]:
@@ -186,11 +180,7 @@ def test_delayed_fetches_with_keys_age_and_whose_they_are(broker: VirtualBroker)
 def test_members_of_groups_that_wait(broker: VirtualBroker) -> None:
     """Operations in the Python purgatories are shown with the group's id."""
     with Client(broker.bootstrap_servers, "member") as member:
-        body = {
-            "GroupId": "a-group", "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 5000, "MemberId": "",
-            "ProtocolType": "consumer", "Protocols": [{"Name": "range", "Metadata": b""}],
-        }  # fmt: skip
-        member.begin("JoinGroup", 2, body)
+        member.begin("JoinGroup", 2, {**join_body("a-group", 10_000), "RebalanceTimeoutMs": 5000})
         wait_for(
             "the join waits",
             lambda: any(p["operations"] for p in broker.xray()["purgatories"] if p["name"] == "Rebalance"),

@@ -146,6 +146,13 @@ def fetch_body(
     }
 
 
+def join_body(group: str, timeout_ms: int, member_id: str = "") -> Body:
+    """Return a JoinGroup request of a member with a session and a rebalance timeout."""
+    timeouts = {"SessionTimeoutMs": timeout_ms, "RebalanceTimeoutMs": timeout_ms}
+    protocols = {"ProtocolType": "consumer", "Protocols": [{"Name": "range", "Metadata": b""}]}
+    return {"GroupId": group, "MemberId": member_id, **timeouts, **protocols}
+
+
 def row_of(response: Body) -> Body:
     """Return the only partition of a response to Produce or Fetch."""
     (topic,) = response["Responses"]

@@ -1,7 +1,7 @@
 """Error codes that calls raise, and errors in responses."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from kbroker.common.errors import Errors, KafkaError
 
@@ -21,3 +21,12 @@ def errors_in(response: Any) -> Iterator[dict[str, Any]]:
         yield response
     for part in response.values() if isinstance(response, dict) else response if isinstance(response, list) else ():
         yield from errors_in(part)
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
+    """Return a function that accepts all arguments and raises the error."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail

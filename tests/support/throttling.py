@@ -43,6 +43,18 @@ def charge_time(broker: VirtualBroker, percent: float, client_id: str = "client"
     broker.context.quotas.request.record_no_throttle(USER, client_id, percent)
 
 
+def exceed_request_quota(broker: VirtualBroker) -> None:
+    """Set a request quota, and record so much time of the client that its next request is throttled for a second."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+
+
+def assert_muted_after_quota(broker: VirtualBroker, client: Client) -> None:
+    """Remove the request quota that was exceeded, and check that the client is muted for its second nevertheless."""
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
 def fill(broker: VirtualBroker, value_bytes: int) -> None:
     with Client(broker.bootstrap_servers, "filler") as filler:
         filler.produce("t", value_bytes)

@@ -41,12 +41,7 @@ SHUTDOWN_MARK = ".kafka_cleanshutdown"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def controller(authority: Certificates) -> Iterator[ApacheKafka]:
+def controller(certificates: Certificates) -> Iterator[ApacheKafka]:
     """Controller 1 with a listener without security and one with TLS and SASL; the user `guest` has no rights."""
     need.kafka_tools()
     port = free_run(2)
@@ -64,7 +59,7 @@ def controller(authority: Certificates) -> Iterator[ApacheKafka]:
             ),
             "listener.name.secured.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
             "listener.name.secured.ssl.keystore.type": "PEM",
-            "listener.name.secured.ssl.keystore.location": str(authority.server),
+            "listener.name.secured.ssl.keystore.location": str(certificates.server),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS;User:broker",
             "broker.session.timeout.ms": "1500",
@@ -253,13 +248,13 @@ def jaas(module: str, user: str, password: str) -> str:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_tls_and_sasl(controller: ApacheKafka, tmp_path: Path, authority: Certificates, mechanism: str) -> None:
-    scram = jaas(SCRAM, "broker", "scram-secret")
+def test_tls_and_sasl(controller: ApacheKafka, tmp_path: Path, certificates: Certificates, mechanism: str) -> None:
     changes = {
         "sasl.mechanism.controller.protocol": mechanism,
-        "listener.name.secured.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.secured.scram-sha-256.sasl.jaas.config": jaas(SCRAM, "broker", "scram-secret"),
     }
-    with started(secured(formatted(tmp_path / "data", controller), controller, authority.ca, **changes)) as (_, member):
+    data = formatted(tmp_path / "data", controller)
+    with started(secured(data, controller, certificates.ca, **changes)) as (_, member):
         assert member.lifecycle.state is BrokerState.RUNNING
         assert member.controller == (1, ("127.0.0.1", controller.port + 1))
 
@@ -290,9 +285,9 @@ def test_tls_and_sasl(controller: ApacheKafka, tmp_path: Path, authority: Certif
     ids=["password", "SCRAM password", "no CLUSTER_ACTION", "no TLS"],
 )
 def test_refused(
-    controller: ApacheKafka, tmp_path: Path, authority: Certificates, changes: dict[str, str], reason: str
+    controller: ApacheKafka, tmp_path: Path, certificates: Certificates, changes: dict[str, str], reason: str
 ) -> None:
-    values = secured(formatted(tmp_path / "data", controller), controller, authority.ca)
+    values = secured(formatted(tmp_path / "data", controller), controller, certificates.ca)
     with pytest.raises(BrokerStartError, match=reason):
         Broker({**values, **QUICK_END, **changes}).start()
 
@@ -304,8 +299,8 @@ def test_an_unknown_certificate(controller: ApacheKafka, tmp_path: Path) -> None
         Broker({**values, **QUICK_END}).start()
 
 
-def test_a_missing_user(controller: ApacheKafka, tmp_path: Path, authority: Certificates) -> None:
-    values = secured(formatted(tmp_path / "data", controller), controller, authority.ca)
+def test_a_missing_user(controller: ApacheKafka, tmp_path: Path, certificates: Certificates) -> None:
+    values = secured(formatted(tmp_path / "data", controller), controller, certificates.ca)
     del values["listener.name.secured.plain.sasl.jaas.config"]
     with pytest.raises(ValueError, match="listener SECURED of the controllers: expected username and password"):
         Broker(values).start()

@@ -5,7 +5,7 @@ import pytest
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support.client import Client, fetch_body
-from tests.support.throttling import FETCH, REQUEST, USER, assert_muted_for, charge_time, fill, metric
+from tests.support.throttling import FETCH, USER, assert_muted_for, exceed_request_quota, fill, metric
 
 FETCH_VERSIONS = (4, 7, 11, 12)
 
@@ -37,8 +37,7 @@ def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, cli
     """A fetch that the request quota throttles is empty too, and unrecords its bytes even without a fetch quota."""
     quotas = broker.context.quotas
     fill(broker, 5000)
-    quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     client.fetch("t")
     response = client.end()
     assert (response["ThrottleTimeMs"], response["Responses"]) == (1000, [])
@@ -93,14 +92,12 @@ def test_refused_sessions_are_reported_only_where_nothing_throttles(
     broker: VirtualBroker, client: Client, session: tuple[int | None, int], error: int
 ) -> None:
     """An unknown session or a wrong epoch is an error, but a throttled response has error code 0 and session id 0."""
-    quotas = broker.context.quotas
     client.fetch("t", session=(0, 0))
     opened = client.end()["SessionId"]
     asked = (opened if session[0] is None else session[0], session[1])
     client.fetch("t", session=asked)
     assert (client.end()["ErrorCode"]) == error
-    quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     client.fetch("t", session=asked)
     response = client.end()
     assert (response["ThrottleTimeMs"], response["ErrorCode"], response["SessionId"], response["Responses"]) == (

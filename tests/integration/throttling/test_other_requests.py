@@ -1,27 +1,34 @@
 """Requests without a byte quota: throttled by request time, mutations also by their own quota."""
 
-from typing import NoReturn
-
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.client import Client, new_topics
-from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_muted_for, charge_time, metric, pass_by
+from tests.support.client import Client, join_body, new_topics
+from tests.support.errors import raising
+from tests.support.throttling import (
+    MUTATION,
+    REQUEST,
+    SETTINGS,
+    USER,
+    assert_muted_after_quota,
+    assert_muted_for,
+    exceed_request_quota,
+    metric,
+    pass_by,
+)
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_reports_its_delay(broker: VirtualBroker, client: Client, version: int) -> None:
     """ApiVersions is throttled by request time; version 0 mutes the connection without reporting it."""
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "b"} if version >= 3 else {}
     response = client.call("ApiVersions", version, body)
     assert len(response["ApiKeys"]) > 20
     assert response.get("ThrottleTimeMs", 0) == (1000 if version else 0)
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
@@ -29,22 +36,18 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client,
     """Requests that Python serves mute the connection in every version; versions with the field report the throttle
     time.
     """
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     response = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
     assert response.get("ThrottleTimeMs", 0) == (1000 if version >= 3 else 0)
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: Client) -> None:
     """SaslHandshake is charged and muted like other requests, although its response has no throttle time (P7)."""
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
     assert broker.context.quotas.request.queue_size == 1
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
@@ -59,8 +62,7 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: V
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
     assert metric(broker, "throttle-time", "ControllerMutation", user="", client_id="client") == 10_000
     assert_muted_for(broker, client, 10_000)
-    quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 1)  # 1 below zero: 1,000 ms for both
     response = client.call("CreateTopics", 6, new_topics("late"))
     assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (1000, 89)
@@ -77,12 +79,10 @@ def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client:
 
 def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: Client) -> None:
     """The time of a request with an error response is charged too."""
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     response = client.call("DescribeConfigs", 1, {"Resources": [{"ResourceType": 99, "ResourceName": "x"}]})
     assert response["ThrottleTimeMs"] == 1000
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 @pytest.mark.parametrize(("version", "reported"), [(1, 0), (3, 0), (4, 1000)])
@@ -90,18 +90,12 @@ def test_find_coordinator_hides_its_delay_while_there_is_none(
     broker: VirtualBroker, client: Client, version: int, reported: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below version 4, COORDINATOR_NOT_AVAILABLE has throttle time 0, but the connection is muted."""
-
-    def fail() -> NoReturn:
-        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-
-    monkeypatch.setattr(broker.context.groups.runtime, "prepare", fail)
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    monkeypatch.setattr(broker.context.groups.runtime, "prepare", raising(KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)))
+    exceed_request_quota(broker)
     body = {"KeyType": 0, "CoordinatorKeys": ["g"]} if version >= 4 else {"KeyType": 0, "Key": "g"}
     response = client.call("FindCoordinator", version, body)
     assert response["ThrottleTimeMs"] == reported
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 def test_a_join_that_waits_is_not_charged_for_waiting() -> None:
@@ -118,18 +112,7 @@ def join_and_wait(broker: VirtualBroker, client: Client) -> None:
         broker.advance_ms(100)
         client.begin("FindCoordinator", 1, {"KeyType": 0, "Key": "g"})
     quotas.update(None, "client", REQUEST, 1)
-    client.begin(
-        "JoinGroup",
-        2,
-        {
-            "GroupId": "g",
-            "SessionTimeoutMs": 30_000,
-            "RebalanceTimeoutMs": 30_000,
-            "MemberId": "",
-            "ProtocolType": "consumer",
-            "Protocols": [{"Name": "range", "Metadata": b""}],
-        },
-    )
+    client.begin("JoinGroup", 2, join_body("g", 30_000))
     # A clock that moves while the handler runs would add to the handler's time.
     wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_idle)
     waited_ms = 0

@@ -7,7 +7,7 @@ import pytest
 from kbroker.testing import VirtualBroker
 from tests.support import wire
 from tests.support.client import Body, Client
-from tests.support.throttling import REQUEST, assert_muted_for, charge_time, pass_by
+from tests.support.throttling import assert_muted_after_quota, exceed_request_quota, pass_by
 
 TRANSACTIONAL = 0x10
 
@@ -82,8 +82,7 @@ REQUESTS = [
 
 def call_throttled(broker: VirtualBroker, client: Client, scene: Scene, api: str, version: int) -> None:
     """Send a request of a client over its time: it is executed, and its response has the throttle time."""
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     response = client.call(api, version, scene.body(api, version))
     assert errors(response) == {0}
     assert response["ThrottleTimeMs"] == 1000
@@ -98,8 +97,7 @@ def test_a_producer_over_its_time_is_throttled(broker: VirtualBroker, client: Cl
             assert other.call("AddOffsetsToTxn", 3, scene.body("AddOffsetsToTxn", 3))["ErrorCode"] == 0
     call_throttled(broker, client, scene, api, version)
     assert broker.context.quotas.request.queue_size == 1
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 @pytest.mark.parametrize(("api", "version"), [("TxnOffsetCommit", 5), ("Produce", 9), ("Produce", 12)])
@@ -110,8 +108,7 @@ def test_a_write_that_asks_the_coordinator_is_throttled_once(
     call_throttled(broker, client, Scene(broker), api, version)
     (verdict,) = broker.take_verdicts()
     assert (verdict.quota_type, verdict.delay_served_ms) == ("Request", 1000)
-    broker.context.quotas.update(None, "client", REQUEST, None)
-    assert_muted_for(broker, client, 1000)
+    assert_muted_after_quota(broker, client)
 
 
 def test_a_response_that_comes_later_is_throttled_too(broker: VirtualBroker, client: Client) -> None:
@@ -123,8 +120,7 @@ def test_a_response_that_comes_later_is_throttled_too(broker: VirtualBroker, cli
         client.begin("TxnOffsetCommit", 5, scene.body("TxnOffsetCommit", 5))
         pass_by(broker)
         assert not client.has_response
-        broker.context.quotas.update(None, "client", REQUEST, 1)
-        charge_time(broker, 1000)
+        exceed_request_quota(broker)
         for _ in range(6):
             broker.advance_ms(20)
         response = client.end()
@@ -138,8 +134,7 @@ def test_a_response_that_comes_later_is_throttled_too(broker: VirtualBroker, cli
 def test_markers_are_exempt(broker: VirtualBroker, client: Client, version: int) -> None:
     """WriteTxnMarkers is exempt, as a throttled coordinator would delay the readers of other clients' records."""
     scene = Scene(broker)
-    broker.context.quotas.update(None, "client", REQUEST, 1)
-    charge_time(broker, 1000)
+    exceed_request_quota(broker)
     marker = {
         "ProducerId": scene.producer[0], "ProducerEpoch": scene.producer[1], "TransactionResult": True,
         "Topics": [{"Name": "t", "PartitionIndexes": [1]}], "CoordinatorEpoch": 0, "TransactionVersion": 0,

@@ -19,6 +19,7 @@ from kbroker.log.manager import LogManager
 from kbroker.requests.context import RequestContext
 from tests.support.closing import close_at_end
 from tests.support.compaction import keyed, marker
+from tests.support.errors import raising
 from tests.support.log_files import NOW_MS
 from tests.support.server import Bench, make_bench
 
@@ -58,12 +59,8 @@ def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not starts.path.exists()
     assert cut(made, "t", (0, 1), (1, 9)) == [(0, 1, 0), (1, -1, 1)]
     assert starts.read() == {("t", 0): 1}
-
-    def fail(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as broken:
-        broken.setattr("kbroker.log.checkpoints.write_atomically", fail)
+        broken.setattr("kbroker.log.checkpoints.write_atomically", raising(OSError(28, "No space left on device")))
         for _ in range(2):
             assert cut(made, "t", (1, 1), (0, 0)) == [(1, -1, 56), (0, -1, 56)]
     assert starts.read() == {("t", 0): 1}

@@ -8,6 +8,7 @@ from kbroker.metadata.features import SUPPORTED, FinalizedFeatures
 from kbroker.protocol import codec
 from kbroker.requests.context import Body
 from tests.support.server import make_bench
+from tests.unit.handlers.test_advertised_apis import KAFKA
 
 
 def named(*names: str, create: bool = False) -> Body:
@@ -42,24 +43,12 @@ def test_nothing_is_created_unasked(create: bool, enabled: bool) -> None:
 
 # ---------------------------------------------------------------- ApiVersions
 
-FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
-          13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),
-          22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 29: (1, 3), 30: (1, 3),
-          31: (1, 3), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3), 38: (1, 3), 39: (1, 2),
-          40: (1, 2), 41: (1, 3),
-          42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0),
-          51: (0, 0), 55: (0, 2), 57: (0, 2), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
-          69: (0, 1), 71: (0, 0), 72: (0, 0), 74: (0, 1), 75: (0, 0), 76: (1, 1), 77: (1, 1), 78: (1, 2), 79: (1, 2),
-          80: (0, 1), 81: (0, 0),
-          83: (0, 0), 84: (0, 0), 85: (0, 1), 86: (0, 0), 87: (0, 1), 88: (0, 0), 89: (0, 0), 90: (0, 1), 91: (0, 0),
-          92: (0, 0)}  # fmt: skip
-
 FRESH = FinalizedFeatures({name: high for name, (_, high) in SUPPORTED.items()}, 0)
 
 
 def test_advertised_versions_are_the_table() -> None:
     """Old librdkafka disables features if a lowest version changes (quirk 1); no other API is advertised (quirk 19)."""
-    assert dict(KafkaApis().ranges()) == FLOORS
+    assert dict(KafkaApis().ranges()) == KAFKA
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -68,7 +57,7 @@ def test_features_are_what_is_built(version: int) -> None:
 
     Version 3 omits ranges that begin at 0, which its clients cannot read (quirk 3); older versions have no features.
     """
-    bodies, _ = api_versions.encode_bodies(FLOORS, FRESH)
+    bodies, _ = api_versions.encode_bodies(KAFKA, FRESH)
     response = codec.decode_response(18, version, bodies[version].data)
     supported = {row["Name"]: (row["MinVersion"], row["MaxVersion"]) for row in response["SupportedFeatures"]}
     in_force = [(row["Name"], row["MinVersionLevel"], row["MaxVersionLevel"]) for row in response["FinalizedFeatures"]]

@@ -1,12 +1,13 @@
 """Verification of a Produce request whose coordinator cannot be reached: each partition gets the error."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from kbroker.apis.api00_produce import transaction_verifier
 from kbroker.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.common.errors import Errors, KafkaError
+from tests.support.errors import raising
 
 
 class TransactionPartitions:
@@ -38,11 +39,7 @@ def test_no_manager(
         transaction_verifier, "pending_partitions", lambda one: TransactionPartitions() if one is request else None
     )
     monkeypatch.setattr(transaction_verifier, "end_verification", lambda one, errors: answers.append((one, errors)))
-
-    def manager() -> NoReturn:
-        raise failure
-
-    verifier = TransactionVerifier(manager, handed.append)
+    verifier = TransactionVerifier(raising(failure), handed.append)
     other: Any = object()
     assert not verifier.take(other)
     assert (answers, handed) == ([], [])

@@ -8,6 +8,7 @@ import pytest
 from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.log.metadata_log import MetadataLog
+from tests.support.errors import raising
 
 
 def make_broker(folder: Path) -> Broker:
@@ -16,13 +17,9 @@ def make_broker(folder: Path) -> Broker:
 
 def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync raises a start error of one sentence, and the next start succeeds."""
-
-    def fails(log: MetadataLog) -> None:
-        raise OSError(5, "Input/output error")
-
     broker = make_broker(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataLog, "flush", fails)
+        patch.setattr(MetadataLog, "flush", raising(OSError(5, "Input/output error")))
         with pytest.raises(BrokerStartError, match=r"^the metadata log cannot be synced: Input/output error$"):
             broker.start()
     with broker:
@@ -31,11 +28,8 @@ def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_an_append_that_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error's message has no error code of the protocol."""
-
-    def fails(log: MetadataLog, batch: bytes, **options: bool) -> None:
-        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "Cannot write the metadata log: No space left on device")
-
-    monkeypatch.setattr(MetadataLog, "append", fails)
+    error = KafkaError(Errors.KAFKA_STORAGE_ERROR, "Cannot write the metadata log: No space left on device")
+    monkeypatch.setattr(MetadataLog, "append", raising(error))
     with pytest.raises(BrokerStartError, match=r"^Cannot write the metadata log: No space left on device$"):
         make_broker(tmp_path).start()
 
@@ -49,11 +43,7 @@ def test_a_start_clears_the_failure(tmp_path: Path) -> None:
 
 def test_threads_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the limits to raise."""
-
-    def fails(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fails)
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with pytest.raises(BrokerStartError, match=r"^the system starts no more threads; raise the limit .*TasksMax"):
         make_broker(tmp_path).start()
 

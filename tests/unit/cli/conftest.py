@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fixtures import fixture_of
 from tests.support.quota_broker import QuotaBroker
 
-
-@pytest.fixture
-def broker() -> Iterator[QuotaBroker]:
-    with QuotaBroker() as started:
-        yield started
+broker = fixture_of(QuotaBroker)
 
 
 @pytest.fixture

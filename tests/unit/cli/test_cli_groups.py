@@ -1,7 +1,6 @@
 """`kbroker groups`, `configs` and `topics alter` against a scripted broker: requests, output and errors."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from kbroker.cli.reset import datetime_ms, read_plan, time_before_ms
 from kbroker.client.offset_reset import topic_partitions
 from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body
+from tests.support.fixtures import fixture_of
 from tests.support.group_broker import (
     CONSUMER_GROUP_DESCRIBE,
     CREATE_PARTITIONS,
@@ -30,11 +30,7 @@ from tests.support.group_broker import (
     member,
 )
 
-
-@pytest.fixture
-def broker() -> Iterator[GroupBroker]:
-    with GroupBroker() as fake:
-        yield fake
+broker = fixture_of(GroupBroker)
 
 
 # ---- list, describe, delete

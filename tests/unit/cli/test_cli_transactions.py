@@ -1,15 +1,14 @@
 """`kbroker transactions` against a scripted broker: requests, output and errors."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from kbroker._core.clock import VirtualClock
 from kbroker.cli import cli
 from tests.support.fake_broker import Body, FakeBroker
+from tests.support.fixtures import fixture_of
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS = 10, 22, 27, 61
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
@@ -107,10 +106,7 @@ class TransactionBroker(FakeBroker):
         return {"ErrorCode": self.code(INIT_PRODUCER_ID), "ProducerId": 9, "ProducerEpoch": 5}
 
 
-@pytest.fixture
-def broker() -> Iterator[TransactionBroker]:
-    with TransactionBroker() as one:
-        yield one
+broker = fixture_of(TransactionBroker)
 
 
 def run(broker: FakeBroker, *arguments: str) -> Result:

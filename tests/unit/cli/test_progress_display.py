@@ -7,6 +7,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.cli.pipeline_jobs import stop_signals
 from kbroker.cli.progress_display import ProgressDisplay, Watch
 from kbroker.testing.waiting import wait_until
+from tests.support.errors import raising
 
 
 def display(*, is_terminal: bool, quiet: bool = False) -> tuple[ProgressDisplay, io.StringIO, VirtualClock]:
@@ -103,11 +104,7 @@ def test_a_signal_while_a_line_is_printed() -> None:
     stream = Interrupted()
     shown = ProgressDisplay(stream=stream, is_terminal=False, clock=VirtualClock())
     before = signal.getsignal(signal.SIGINT)
-
-    def never(number: int, frame: object) -> None:
-        raise AssertionError("the handler waits for the thread that it has interrupted")
-
-    signal.signal(signal.SIGALRM, never)
+    signal.signal(signal.SIGALRM, raising(AssertionError("the handler waits for the thread that it has interrupted")))
     signal.setitimer(signal.ITIMER_REAL, 5)  # ends a test whose handler waits for the lock without end
     try:
         with stop_signals(shown) as stopping:

@@ -7,12 +7,9 @@ import pytest
 from kbroker.client.cluster import Cluster
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as fake:
-        yield fake
+broker = fixture_of(FakeBroker)
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Client of a broker's HTTP port: requests, responses and errors."""
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, url_of_listener
 from kbroker.common.http_server import HttpHandler
+from tests.support.fixtures import fixture_of
 from tests.support.http_bodies import served
 
 
@@ -23,10 +23,7 @@ class Scripted(HttpHandler):
         self.send_page(status, body, "application/json", headers)
 
 
-@pytest.fixture
-def script() -> Iterator[dict[str, object]]:
-    with served(Scripted, {"response": (200, b"{}", ())}) as script:
-        yield script
+script = fixture_of(lambda: served(Scripted, {"response": (200, b"{}", ())}))
 
 
 def test_json_of_a_path_with_query_and_token(script: dict[str, object]) -> None:

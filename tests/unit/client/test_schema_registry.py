@@ -14,6 +14,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.client import schema_registry
 from kbroker.client.schema_registry import RegistryError, Schema, SchemaId, SchemaRegistry
 from kbroker.common.http_server import HttpHandler
+from tests.support.fixtures import fixture_of
 from tests.support.http_bodies import served
 
 NUMBER = SchemaId("id", "7")
@@ -34,10 +35,7 @@ class Scripted(HttpHandler):
         self.send_page(status, data, "application/json", ())
 
 
-@pytest.fixture
-def script() -> Iterator[dict[str, Any]]:
-    with served(Scripted, {"paths": []}) as script:
-        yield script
+script = fixture_of(lambda: served(Scripted, {"paths": []}))
 
 
 def test_a_schema_with_references(script: dict[str, Any]) -> None:

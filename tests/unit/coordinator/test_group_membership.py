@@ -9,7 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_shard import GroupShard
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, MemoryTopic
 
 NONE = Errors.NONE
@@ -454,11 +454,7 @@ def test_members_get_an_error_if_the_group_cannot_be_written(groups: Groups, mon
     """Every sync gets the error of the failed append, and the group rebalances."""
     first, second = groups.joined_pair()
     follower = groups.sync(second.member_id, 2)
-
-    def refuse(*_: object) -> None:
-        raise KafkaError(Errors.NOT_COORDINATOR)
-
-    monkeypatch.setattr(GroupShard, "append", refuse)
+    monkeypatch.setattr(GroupShard, "append", raising(KafkaError(Errors.NOT_COORDINATOR)))
     leader = groups.sync(first.member_id, 2, {first.member_id: b"x"})
     assert follower.one.error is leader.one.error is Errors.NOT_COORDINATOR
     assert groups.state() == "PreparingRebalance"

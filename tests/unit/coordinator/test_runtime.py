@@ -12,7 +12,7 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import UnreadableError
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import LOAD_TIME_WINDOW_MS, CoordinatorRuntime, CoordinatorShard
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.groups import MemoryTopic
 
 
@@ -110,12 +110,8 @@ def test_a_partition_that_is_offline_or_damaged_serves_nothing(caplog: pytest.Lo
 @pytest.mark.parametrize("error", [UnreadableError("broken"), MemoryError()])
 def test_a_partition_that_cannot_be_built_serves_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-
-    def fail(*_: object) -> Words:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(scene, "build", fail)
+        patch.setattr(scene, "build", raising(error))
         scene.loaded()
     assert scene.runtime.counts == (0, 0, 1)
     assert error_of(scene.runtime.find, "x") is Errors.NOT_COORDINATOR

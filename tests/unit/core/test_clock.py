@@ -1,7 +1,7 @@
 """Clocks: two time scales, and a virtual time that only its owner advances."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -101,13 +101,10 @@ def test_advances_of_many_threads_add_up() -> None:
     clock = VirtualClock()
     start = clock.now_ns()
 
-    def move() -> None:
+    def move(_: int) -> None:
         for _ in range(5000):
             clock.advance_ns(3)
 
-    threads = [threading.Thread(target=move) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(move, range(4)))
     assert clock.now_ns() - start == 4 * 5000 * 3

@@ -21,6 +21,7 @@ from kbroker.decoders.decoded import Decoded, MissingPackageError, Place, Undeco
 from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
 from kbroker.decoders.encoders import Encoders
 from kbroker.protocol.codec import encode_versioned
+from tests.support.errors import raising
 
 msgpack = pytest.importorskip("msgpack")
 
@@ -112,10 +113,7 @@ def test_by_a_schema() -> None:
 
 def test_an_error_that_no_decoder_expects_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected error of a decoder is reported beside the record's bytes."""
-
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError("x")
-
+    broken = raising(ZeroDivisionError("x"))
     monkeypatch.setattr(by_schema, "decode", broken)
     monkeypatch.setattr(kafka_records, "record", broken)
     for name, topic in (("auto", "t"), ("avro", "t"), ("kafka", "t"), ("auto", "__consumer_offsets")):

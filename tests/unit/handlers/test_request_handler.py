@@ -19,6 +19,7 @@ from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.testing.waiting import wait_until
+from tests.support.errors import raising
 from tests.support.server import make_bench
 
 
@@ -134,11 +135,8 @@ def with_handler(key: int, handle: Handler) -> KafkaApis:
 
 def test_a_kafka_error_is_its_code() -> None:
     """A KafkaError of a handler becomes the error code of each part of the response."""
-
-    def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
-        raise KafkaError(Errors.KAFKA_STORAGE_ERROR)
-
-    response = serve(request(3, 12, {"Topics": [{"Name": "a"}, {"Name": "b"}]}), with_handler(3, handle))
+    apis = with_handler(3, raising(KafkaError(Errors.KAFKA_STORAGE_ERROR)))
+    response = serve(request(3, 12, {"Topics": [{"Name": "a"}, {"Name": "b"}]}), apis)
     assert [row["ErrorCode"] for row in codec.decode_response(3, 12, response, 5)["Topics"]] == [56, 56]  # type: ignore[arg-type]
 
 
@@ -159,14 +157,10 @@ def test_an_unknown_outcome_has_no_response() -> None:
 @pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
 def test_our_bug_is_unknown_server_error(key: int, caplog: pytest.LogCaptureFixture) -> None:
     """The response of each API and version has its format, and the log has the traceback."""
-
-    def handle(ctx: ApiContext, body: Body, facts: RequestContext) -> None:
-        raise ZeroDivisionError("a bug")
-
     entry = KafkaApis().entries[key]
     for version in range(entry.min_served_version, entry.max_version + 1):
         with caplog.at_level(logging.ERROR):
-            response = serve(request(key, version), with_handler(key, handle))
+            response = serve(request(key, version), with_handler(key, raising(ZeroDivisionError("a bug"))))
         assert response is not None
         codec.decode_response(key, version, response, 5 if version >= entry.first_flexible and key != 18 else 4)
     assert "a bug" in caplog.text
@@ -271,14 +265,10 @@ def test_a_long_request_without_a_thread_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its connection is closed and the reason logged; the next one is served when the system has threads again."""
-
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     long = LongRequests()
     long.go.set()
     with monkeypatch.context() as without:
-        without.setattr(threading.Thread, "start", fail)
+        without.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         assert long.serve(60, 0).ended == [None]
     assert "can't start new thread" in caplog.text
     later = long.serve(60, 0)

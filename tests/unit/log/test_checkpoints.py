@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints as cp
+from tests.support.errors import raising
 
 ID = uuid.UUID("e3a98ad2-73a2-4a4c-b1aa-0b4e1cd7fd3e")
 
@@ -60,11 +61,7 @@ def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.
     """A failed sync keeps the old checkpoint and leaves no other file."""
     file = cp.offset_checkpoint(tmp_path / "c")
     file.write({("t", 0): 1})
-
-    def fail(fd: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(cp, "sync_descriptor", fail)
+    monkeypatch.setattr(cp, "sync_descriptor", raising(OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         file.write({("t", 0): 2})
     assert file.read() == {("t", 0): 1}

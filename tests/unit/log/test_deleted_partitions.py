@@ -11,6 +11,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
+from tests.support.errors import raising
 from tests.support.log_manager import Brokers, append, create, delete, kill, pass_time
 
 KEY = ("orders", 0)
@@ -90,11 +91,7 @@ def test_disk_that_is_full_while_a_topic_is_deleted(
 ) -> None:
     """The deletion succeeds, and the creation of a new topic of the same name removes the old offsets."""
     with monkeypatch.context() as patch:
-
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "full")
-
-        patch.setattr(checkpoints.CheckpointFile, "write", full)
+        patch.setattr(checkpoints.CheckpointFile, "write", raising(OSError(errno.ENOSPC, "full")))
         delete(manager, *KEY)
     assert offsets(brokers.folder) == [9, 9]
     check_made_again(brokers)
@@ -103,11 +100,7 @@ def test_disk_that_is_full_while_a_topic_is_deleted(
 def test_deletion_of_what_no_checkpoint_names_writes_none(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deletion of a topic that no checkpoint contains writes no checkpoint."""
     manager, _ = brokers.start(topics=(("orders", 1),))
-
-    def unexpected(*_: object) -> None:
-        raise AssertionError("a checkpoint was written")
-
-    monkeypatch.setattr(checkpoints.CheckpointFile, "write", unexpected)
+    monkeypatch.setattr(checkpoints.CheckpointFile, "write", raising(AssertionError("a checkpoint was written")))
     before = [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")]
     append(manager)
     delete(manager, *KEY)

@@ -5,7 +5,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -22,6 +21,7 @@ from kbroker.metadata.topic_removal import REMOVED_AT_ONCE
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import TopicRegistry
 from kbroker.testing.waiting import wait_until
+from tests.support.errors import raising
 from tests.support.log_files import NOW_MS, batch
 from tests.support.log_manager import kill
 from tests.support.metadata import LoggedController, following, together
@@ -78,10 +78,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def killed_in(monkeypatch: pytest.MonkeyPatch, target: LogManager | LogStorage, name: str) -> None:
-    def die(*args: object, **options: object) -> None:
-        raise Killed
-
-    monkeypatch.setattr(target, name, die)
+    monkeypatch.setattr(target, name, raising(Killed))
 
 
 def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +132,7 @@ def test_killed_before_deleting(broker: Broker, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_topic_that_could_not_be_deleted_is_not_noted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The note has no topic whose deletion failed: its folders must remain even if the metadata is lost."""
-
-    def full(*args: object, **options: object) -> NoReturn:
-        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
-
+    full = raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full"))
     with monkeypatch.context() as patch:
         patch.setattr(broker.controller.storage, "append", full)
         with pytest.raises(KafkaError, match="the disk is full"):
@@ -187,9 +181,7 @@ def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(
 ) -> None:
     """The note keeps the topic while other topics are deleted."""
     with monkeypatch.context() as patch:
-        patch.setattr(
-            type(broker.logs._dirs[0]), "rename_for_delete", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
-        )
+        patch.setattr(type(broker.logs._dirs[0]), "rename_for_delete", raising(OSError(28, "full")))
         broker.topics.delete("doomed")
     broker.topics.create(NewTopic("brief", 1))
     broker.topics.delete("brief")

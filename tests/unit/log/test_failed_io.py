@@ -14,6 +14,7 @@ from kbroker.log import checkpoints
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
+from tests.support.errors import raising
 from tests.support.log_files import batch
 from tests.support.log_manager import pass_time
 
@@ -128,11 +129,7 @@ def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(
     tmp_path: Path,
 ) -> None:
     """A failure repeated every five seconds is logged once a minute with its count."""
-
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, "write_atomically", full)
+    monkeypatch.setattr(checkpoints, "write_atomically", raising(OSError(errno.ENOSPC, "No space left on device")))
     for _ in range(120):
         pass_time(manager, clock, 5000)
     lines = errors(caplog)
@@ -154,12 +151,9 @@ def test_what_fails_on_every_partition_is_one_line(
     tmp_path: Path,
 ) -> None:
     """A failure of a thousand partitions is logged as two lines."""
-
-    def full() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     key = ("orders", 0)
     hosted = manager._hosted[key]
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     for number in range(1000):
         manager._hosted.guarded(hosted, "flush", ("orders", number), full)
     pass_time(manager, clock, 60_000)

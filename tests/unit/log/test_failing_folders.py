@@ -6,7 +6,6 @@ import os
 import threading
 import uuid
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -19,6 +18,7 @@ from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.hosted_logs import FutureReplica, PartitionEntry
 from kbroker.log.log_dir import LogDir, LogDirError
 from kbroker.log.manager import LogManager
+from tests.support.errors import raising
 from tests.support.log_manager import ID, Brokers, append, batch, create, delete, pass_time
 
 BROKEN = "[Errno 5] Input/output error"
@@ -87,11 +87,7 @@ def test_a_note_of_deletions_that_cannot_be_written_at_the_start(
     brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a full disk the start continues without the file of the note."""
-
-    def full(note: DeletionNote) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(DeletionNote, "prepare", full)
+    monkeypatch.setattr(DeletionNote, "prepare", raising(OSError(errno.ENOSPC, "No space left on device")))
     manager, report = brokers.start()
     append(manager)
     assert (report.failures, manager.offline_dirs) == ({}, {})
@@ -224,9 +220,7 @@ def test_an_unopened_partition_that_cannot_be_deleted(
     assert set(report.failures) == {("orders", 1)}
     manager.note_deletions([ID])
     with monkeypatch.context() as patch:
-        patch.setattr(
-            LogDir, "rename_for_delete", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left"))
-        )
+        patch.setattr(LogDir, "rename_for_delete", raising(OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(KafkaError, match="No space left"):
             manager.delete_topics({"orders": [0, 1]}, [ID])
     line = f"{tmp_path}: deleting orders-0 failed, the disk is full: [Errno 28] No space left"
@@ -246,14 +240,8 @@ def test_background_work_that_fails(brokers: Brokers, caplog: pytest.LogCaptureF
     """A failure of a partition's work is logged, in memory too, and is none if the partition is closed or deleted."""
     manager, _ = brokers.start(in_memory=in_memory)
     hosted = manager._hosted["orders", 0]
-
-    def full() -> NoReturn:
-        raise OSError(errno.ENOSPC, "full")
-
-    def closed() -> NoReturn:
-        raise ValueError("the log is closed")
-
     caplog.set_level(logging.INFO)
+    full, closed = raising(OSError(errno.ENOSPC, "full")), raising(ValueError("the log is closed"))
     assert manager._hosted.guarded(hosted, "rolling", ("orders", 0), full) == (False, None)
     manager._hosted.note_failed(("orders", 0), "compaction", OSError(errno.ENOSPC, "full"))
     assert manager._hosted.guarded(hosted, "rolling", ("orders", 0), closed) == (False, None)

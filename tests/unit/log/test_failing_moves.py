@@ -10,6 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.log.log_dir import LogDir
 from kbroker.log.replica_mover import ReplicaMover
+from tests.support.errors import raising
 from tests.support.log_manager import NOW_MS, Brokers, append, delete, kill, pass_time
 from tests.support.log_moves import KEY, filled, finish, home, values
 
@@ -135,7 +136,7 @@ def test_a_former_folder_that_cannot_be_removed(
     manager = filled(brokers)
     before = values(manager)
     with monkeypatch.context() as patch:
-        patch.setattr(LogDir, "rename_for_delete", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        patch.setattr(LogDir, "rename_for_delete", raising(OSError(errno.ENOSPC, "full")))
         manager.move_partition(*KEY, str(folders[1]))
         finish(manager)
     assert home(manager) == "b"

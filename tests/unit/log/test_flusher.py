@@ -12,6 +12,7 @@ from kbroker._core.clock import SystemClock
 from kbroker.log._flusher import Flusher
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import RecordBatchBuilder
+from tests.support.errors import raising
 
 
 def batch() -> bytes:
@@ -145,11 +146,7 @@ def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
 def test_a_flusher_whose_thread_cannot_start_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without threads left the start of a broker fails, and its log folders are closed all the same."""
     flusher = Flusher()
-
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError, match="can't start new thread"):
         flusher.start("flusher")
     assert flusher.close()

@@ -13,6 +13,7 @@ from kbroker.common.errors import Errors
 from kbroker.log import checkpoints
 from kbroker.log.log_dir import LogDir
 from kbroker.log.scheduler import Scheduler
+from tests.support.errors import raising
 from tests.support.log_manager import NOW_MS, Brokers, append, batch, kill
 from tests.support.log_moves import KEY, filled, finish, home, homes, values
 
@@ -58,12 +59,8 @@ def test_a_former_folder_that_stays_is_removed_before_the_next_move(
 ) -> None:
     """A move back does not end with two folders that each replace the other."""
     manager = filled(brokers)
-
-    def fail(self: LogDir, topic: str, partition: int) -> Path:
-        raise OSError(errno.ENOSPC, "full")
-
     with monkeypatch.context() as patch:
-        patch.setattr(LogDir, "rename_for_delete", fail)
+        patch.setattr(LogDir, "rename_for_delete", raising(OSError(errno.ENOSPC, "full")))
         manager.move_partition(*KEY, str(folders[1]))
         finish(manager)
     assert homes(folders) == {"a": 1, "b": 1}

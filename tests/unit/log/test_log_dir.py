@@ -13,6 +13,7 @@ import pytest
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.log_dir import LogDir, LogDirError, parse_partition_folder
+from tests.support.errors import raising
 
 ID = uuid.UUID(int=77)
 HOLD = (
@@ -267,11 +268,7 @@ def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path: Path) -> N
 def test_a_file_system_without_locks_on_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system such as NFS, which cannot lock a folder, the lock file alone locks."""
     fcntl = pytest.importorskip("fcntl")
-
-    def refuse(fd: int, how: int) -> None:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.EBADF, "Bad file descriptor")))
     lock = FolderLock(tmp_path)
     assert f"in use by process {os.getpid()}" in str(hold_in_another_process(tmp_path))
     lock.release()

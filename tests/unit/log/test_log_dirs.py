@@ -20,7 +20,7 @@ from kbroker.log.log_dirs import Replica
 from kbroker.log.manager import LogManager
 from kbroker.log.replica_mover import ReplicaMover
 from tests.support.compaction import keyed
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, kill, pass_time
 from tests.support.log_moves import KEY, filled, finish, home, homes, values
 
@@ -434,9 +434,7 @@ def test_a_target_that_fails(
     """The partition stays online in its folder; the target is offline, unless its disk is full."""
     manager = filled(brokers)
     before = values(manager)
-
-    def fail(*args: Any) -> None:
-        raise OSError(errno.ENOSPC if failing == "write" else errno.EIO, "failed")
+    fail = raising(OSError(errno.ENOSPC if failing == "write" else errno.EIO, "failed"))
 
     def corrupt(self: LogDir, future: Path, topic: str, partition: int) -> None:
         (future / f"{3:020}.log").write_bytes(b"")

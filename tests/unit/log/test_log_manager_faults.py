@@ -10,6 +10,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
+from tests.support.errors import raising
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, kill, pass_time
 
 
@@ -38,10 +39,7 @@ def test_full_disk_is_survived_without_a_restart(
 ) -> None:
     """Failed checkpoints are logged and retried, and the folder stays online."""
     append(manager)
-
-    def full(path: Path, data: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_atomically", full)
         patch.setattr(checkpoints, "write_partition_metadata", full)

@@ -12,6 +12,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.manager import LogManager
+from tests.support.errors import raising
 from tests.support.log_manager import NOW_MS, Brokers, append, create, delete, kill, pass_time
 
 KEY = ("orders", 0)
@@ -189,11 +190,7 @@ def test_a_full_disk_does_not_stop_a_topic_from_being_made(
     """The topic is created with a stale entry, which may cause a false report at the next start."""
     delete(manager, *KEY)
     with monkeypatch.context() as patch:
-
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "full")
-
-        patch.setattr(checkpoints.CheckpointFile, "write", full)
+        patch.setattr(checkpoints.CheckpointFile, "write", raising(OSError(errno.ENOSPC, "full")))
         create(manager, *KEY, uuid.UUID(int=5), CONFIG)
     assert append(manager).base_offset == 0
 

@@ -3,7 +3,6 @@
 import errno
 import logging
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -11,6 +10,7 @@ from kbroker.log import checkpoints
 from kbroker.member import follower_log
 from kbroker.metadata.image.snapshot_records import records_of
 from tests.support import metadata_images as rows
+from tests.support.errors import raising
 from tests.support.fake_quorum import FakeQuorum
 from tests.support.raft_follower import RaftFollower
 
@@ -156,14 +156,10 @@ def test_a_close_whose_sync_fails(
     tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The close is completed with a warning, and the next start continues."""
-
-    def fail(descriptor: int) -> NoReturn:
-        raise OSError(errno.EIO, "Input/output error")
-
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoints, "sync_descriptor", fail)
+            patch.setattr(checkpoints, "sync_descriptor", raising(OSError(errno.EIO, "Input/output error")))
             follower.log.close()
         assert f"{folder_of(follower)} cannot be synced: [Errno 5] Input/output error" in caplog.messages
         assert follower.log._descriptor == -1

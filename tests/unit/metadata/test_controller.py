@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +13,7 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from tests.support.errors import raising
 from tests.support.metadata import MemoryController, change, following, group_config, groups, together
 
 GROUP = 32
@@ -97,10 +98,7 @@ def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls:
     """The caller gets the error of its plan, an OSError too; other changes of the same sync are made."""
 
     def bad(error: Exception) -> Callable[[], None]:
-        def plan(image: MetadataImage) -> NoReturn:
-            raise error
-
-        return lambda: controller.change(plan)
+        return lambda: controller.change(raising(error))
 
     errors = (KafkaError(Errors.INVALID_REQUEST), ZeroDivisionError(), OSError(2, "no such file"))
     results = together(
@@ -198,12 +196,9 @@ def test_an_unknown_outcome_ends_all_changes(
     before = controller.image
     reasons: list[str] = []
     controller.on_failure = reasons.append
-
-    def fail(*args: object, **options: object) -> NoReturn:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(controller.storage, "append" if step == "write" else "flush", fail)
+        name = "append" if step == "write" else "flush"
+        patch.setattr(controller.storage, name, raising(OSError(5, "Input/output error")))
         results = together(controller, setting(controller, "a"), setting(controller, "b"))
     assert [type(result) for result in results] == [OutcomeUnknownError] * 2
     for _ in range(2):  # the outcome stays unknown when the disk works again
@@ -230,10 +225,7 @@ def test_an_interrupted_change_ends_all_changes(controller: MemoryController) ->
     class Interrupt(BaseException):
         pass
 
-    def plan(image: MetadataImage) -> NoReturn:
-        raise Interrupt
-
-    results = together(controller, setting(controller, "a"), lambda: controller.change(plan))
+    results = together(controller, setting(controller, "a"), lambda: controller.change(raising(Interrupt)))
     assert sorted(type(result).__name__ for result in results) == ["Interrupt", "OutcomeUnknownError"]
     assert (groups(controller), len(reasons)) == ([], 1)
     with pytest.raises(OutcomeUnknownError):
@@ -283,11 +275,8 @@ def test_two_threads(controller: MemoryController) -> None:
             if (GROUP, f"{name}{number}") not in controller.image.configs:
                 wrong.append(f"{name}{number}")
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in "xy"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, "xy"))
     assert wrong == []
     assert groups(controller) == sorted(f"{name}{number}" for name in "xy" for number in range(200))
     assert sum(map(len, controller.storage.appended)) == 400  # in fewer batches when changes wait for each other

@@ -1,6 +1,6 @@
 """Producer ids are unique across threads and restarts. A block is stored before its first id is returned."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,12 +53,9 @@ def test_a_block_that_cannot_be_stored() -> None:
 def test_two_threads_get_different_ids() -> None:
     ids, found = ProducerIds(MemoryController()), []
 
-    def run() -> None:
+    def run(_: int) -> None:
         found.extend([ids.next() for _ in range(3 * PRODUCER_ID_BLOCK)])
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(2)))
     assert sorted(found) == list(range(6 * PRODUCER_ID_BLOCK))

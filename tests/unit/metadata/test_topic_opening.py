@@ -12,6 +12,7 @@ from kbroker.metadata.topic_growth import ADDED_AT_ONCE
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.metadata.topics import CREATED_AT_ONCE
 from kbroker.testing.waiting import wait_until
+from tests.support.errors import raising
 from tests.support.meanwhile import Meanwhile
 from tests.support.metadata import store_configs
 from tests.support.server import Bench
@@ -74,11 +75,7 @@ def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
 
 def test_an_error_while_a_topic_is_put_in_force(topics: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic is not being opened any more when that has raised an error."""
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("no service")
-
-    monkeypatch.setattr(topics.ctx.topics, "_note_isr", fail)
+    monkeypatch.setattr(topics.ctx.topics, "_note_isr", raising(RuntimeError("no service")))
     with pytest.raises(RuntimeError, match="no service"):
         create(topics)
     assert not topics.ctx.topics._opening.names

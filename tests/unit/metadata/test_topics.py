@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from kbroker.metadata.configs.resource_configs import broker_configs
 from kbroker.metadata.controller import Plan
 from kbroker.metadata.topic_rules import NewTopic, TopicNames
 from kbroker.metadata.topics import TopicRegistry, TopicView
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.metadata import MemoryController, StoredTopic, check_same_change, following, store_configs, together
 from tests.support.server import Bench, FakeLog, FakeLogs, make_bench
 
@@ -205,12 +205,9 @@ def test_a_disk_that_fails_in_the_middle_of_a_request(bench: Bench, monkeypatch:
     assert made[1].error == Errors.KAFKA_STORAGE_ERROR
     assert [view.name for view in bench.published[-1]] == ["a", "c"]
     assert [topic.name for topic in bench.stored] == ["a", "c"]
-
-    def broken(*args: object) -> NoReturn:
-        raise ZeroDivisionError
-
     topics = iter([NewTopic("d"), NewTopic("e")])
     create = bench.logs.create_partitions
+    broken = raising(ZeroDivisionError)
     monkeypatch.setattr(
         bench.logs, "create_partitions", lambda name, *args: create(name, *args) if name == "d" else broken()
     )

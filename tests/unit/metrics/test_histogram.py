@@ -1,6 +1,6 @@
 """Tests of the histogram, whose buckets are Prometheus's."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from kbroker.metrics.families import Buckets
 from kbroker.metrics.histogram import Histogram
@@ -16,9 +16,6 @@ def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
 
 def test_threads_lose_no_value() -> None:
     histogram = Histogram((1.0,))
-    threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]  # type: ignore[func-returns-value]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [histogram.record(2.0) for _ in range(1000)], range(4)))  # type: ignore[func-returns-value]
     assert histogram.buckets() == Buckets((0, 4000), 8000.0)

@@ -18,6 +18,7 @@ from kbroker.observe.http_access import HttpAccess, is_local_name, is_loopback
 from kbroker.observe.http_routes import HttpError, RouteTable, limit_of, only
 from kbroker.observe.metrics_server import MAX_ROUTE_CALLS, MetricsServer
 from kbroker.observe.wrong_tokens import GUESS_MS, GUESSES
+from tests.support.errors import raising
 
 TOKEN = "a-token-of-some-length"
 
@@ -83,14 +84,8 @@ def test_a_bad_query_is_a_sentence(port: Port) -> None:
 
 
 def test_a_route_that_fails_is_one_sentence_and_a_log_line(port: Port, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(query: dict[str, str]) -> object:
-        raise KeyError("secret")
-
-    def refuses(query: dict[str, str]) -> object:
-        raise HttpError(404, "no such user")
-
-    port.routes.add("/fails", fails)
-    port.routes.add("/refuses", refuses)
+    port.routes.add("/fails", raising(KeyError("secret")))
+    port.routes.add("/refuses", raising(HttpError(404, "no such user")))
     port.routes.add("/unshowable", lambda query: float("nan"))
     assert port.ask("/fails")[:2] == (500, "/fails cannot be shown; the log says why\n")
     assert [record.message for record in caplog.records] == ["/fails cannot be shown"]

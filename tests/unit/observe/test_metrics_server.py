@@ -17,6 +17,7 @@ from kbroker.common.http_server import DEADLINE_MS, MAX_CONNECTIONS, HttpHandler
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.http_routes import RouteTable
 from kbroker.observe.metrics_server import MAX_SCRAPES, MetricsServer
+from tests.support.errors import raising
 
 QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
 
@@ -208,10 +209,6 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The acceptor waits after a failed accept instead of using a full CPU until a descriptor is free."""
-
-    def fail(server: socketserver.TCPServer) -> Any:
-        raise OSError(number, os.strerror(number))
-
     server = HttpServer("127.0.0.1", 0, Echo, 1, name="echo")
     server.start()
     waits: list[float] = []
@@ -219,7 +216,7 @@ def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPa
         inner = server._server
         assert inner is not None
         monkeypatch.setattr(inner.stopping, "wait", waits.append)
-        monkeypatch.setattr(socketserver.TCPServer, "get_request", fail)
+        monkeypatch.setattr(socketserver.TCPServer, "get_request", raising(OSError(number, os.strerror(number))))
         with pytest.raises(OSError, match=os.strerror(number)):
             inner.get_request()
     finally:

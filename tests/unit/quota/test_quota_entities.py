@@ -13,6 +13,7 @@ from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, 
 from kbroker.metadata.controller import Controller
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
+from tests.support.errors import raising
 from tests.support.metadata import LoggedController, MemoryController, check_same_change, following
 
 ALICE = QuotaEntity.of({USER: "alice"})
@@ -263,13 +264,9 @@ def test_a_refused_change_is_not_in_force() -> None:
 
 def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that fails is logged, and the other hooks are called."""
-
-    def fail(entity: QuotaEntity, key: str, value: float | None) -> None:
-        raise OSError("no such address")
-
     store = following(bench.controller, QuotaEntityStore(bench.controller, HOSTS.get))
     changes = []
-    store.on_change(fail)
+    store.on_change(raising(OSError("no such address")))
     store.on_change(lambda entity, key, value: changes.append(key))
     with caplog.at_level(logging.ERROR):
         store.alter([Alteration(ALICE, [QuotaOp("producer_byte_rate", 5.0)])])

@@ -3,7 +3,7 @@
 import math
 import random
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
+from tests.support.errors import raising
 from tests.support.metadata import LoggedController, following
 from tests.support.quotas import KEYS, Bench
 
@@ -305,14 +306,11 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
 
 def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A promotion is one batch: if it is refused, the former values are in force, also after a restart."""
-
-    def full(data: bytes, *, frees_space: bool = False) -> NoReturn:
-        raise KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")
-
     store = Store(tmp_path)
     promote = ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)
     assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None
     store.changes.clear()
+    full = raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full"))
     monkeypatch.setattr(store.controller.log, "append", full)
     assert store.alter(ALICE, *promote) == "the disk is full"
     both = {"producer_byte_rate": 5.0, "shadow.producer_byte_rate": 3.0}

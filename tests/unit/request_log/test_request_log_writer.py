@@ -20,6 +20,7 @@ from kbroker.protocol.records import columns
 from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.closing import close_at_end
+from tests.support.errors import raising
 from tests.support.log_files import memory_log
 from tests.support.request_log import NAMES, START_MS, Bench
 
@@ -210,11 +211,7 @@ def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monk
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)
-
-    def cannot(fd: int, size: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "ftruncate", cannot)
+    monkeypatch.setattr(os, "ftruncate", raising(OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="No space"):
         files.write(b"torn line\n")
     mend()
@@ -232,11 +229,7 @@ def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pyte
     before = files_in(tmp_path)
     files = rolling(tmp_path, file_count=len(before))
     real = os.write
-
-    def full(fd: int, data: Any) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", raising(OSError(28, "No space left on device")))
     for _ in range(5):
         with pytest.raises(OSError, match="No space"):
             files.write(b"record\n")

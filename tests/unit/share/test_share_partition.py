@@ -2,7 +2,7 @@
 
 import struct
 from types import SimpleNamespace
-from typing import NoReturn, cast
+from typing import cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from kbroker.share.fetched import AcquiredRecords, Fetched, without
 from kbroker.share.share_partition import SharePartitionState, persister_error
 from kbroker.share.window import InFlightWindow
 from tests.support.control_batches import build_control_batch
+from tests.support.errors import raising
 from tests.support.share import (
     ACCEPT,
     KEY,
@@ -438,12 +439,9 @@ def test_the_log_start_moves_while_an_acknowledgement_is_stored(
 
 def test_a_persister_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFixture) -> None:
     """The acknowledgement gets UNKNOWN_SERVER_ERROR, the records remain acquired, and the traceback is logged."""
-
-    def fail(*args: object) -> NoReturn:
-        raise ZeroDivisionError("division by zero")
-
     bench.fetch()
-    write_state, bench.persister.write_state = bench.persister.write_state, fail  # type: ignore[method-assign,assignment]
+    fail = raising(ZeroDivisionError("division by zero"))
+    write_state, bench.persister.write_state = bench.persister.write_state, fail  # type: ignore[method-assign]
     assert bench.ack("m", 0, 9, ACCEPT) is Errors.UNKNOWN_SERVER_ERROR
     assert set(bench.states().values()) == {("a", 1)}
     assert caplog.messages == ["cannot write the state of the share partition g-t-0"]
@@ -462,11 +460,8 @@ def test_an_acknowledgement_whose_end_raises_delays_no_other(
     def during_write() -> None:
         bench.partition.acknowledge("a", [batch_of(5, 9, [ACCEPT])], done.append)
 
-    def fail(failure: KafkaError | None) -> NoReturn:
-        raise ZeroDivisionError("division by zero")
-
     bench.persister.during_write = during_write
-    bench.partition.acknowledge("a", [batch_of(0, 4, [ACCEPT])], fail)
+    bench.partition.acknowledge("a", [batch_of(0, 4, [ACCEPT])], raising(ZeroDivisionError("division by zero")))
     assert done == [None]
     assert bench.partition.window.start_offset == 10
     assert caplog.messages == ["cannot end a write of the state of the share partition g-t-0"]

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
 
@@ -10,6 +9,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group import target_assignment
 from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from tests.support.consumer_groups import Beat, ConsumerGroupBench
+from tests.support.errors import raising
 from tests.support.fake_image import FakeImage
 
 SESSION_MS = 45_000
@@ -49,14 +49,10 @@ def test_an_assignor_that_fails(
     bench: ConsumerGroupBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The heartbeat gets UNKNOWN_SERVER_ERROR with the reason, and the group is unchanged."""
-
-    def fail(spec: object) -> NoReturn:
-        raise ZeroDivisionError("division by zero")
-
     bench.join("a")
     before = bench.described()
     with monkeypatch.context() as patch:
-        patch.setattr(target_assignment, "ASSIGNORS", {"uniform": fail})
+        patch.setattr(target_assignment, "ASSIGNORS", {"uniform": raising(ZeroDivisionError("division by zero"))})
         assert refusal(bench, "b", 0) == (
             Errors.UNKNOWN_SERVER_ERROR,
             "Failed to compute a new target assignment for epoch 3: division by zero",

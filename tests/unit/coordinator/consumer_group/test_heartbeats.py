@@ -20,6 +20,7 @@ from kbroker.coordinator.modern_group.membership import TOPICS_REFRESH_MS
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.modern_group.topics_image import TopicMetadata
 from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench
+from tests.support.errors import raising
 from tests.support.fake_image import FakeImage
 
 
@@ -319,12 +320,8 @@ def test_a_heartbeat_that_cannot_be_written_changes_nothing(monkeypatch: pytest.
     bench = ConsumerGroupBench()
     stable_pair(bench)
     before = bench.described()
-
-    def fail(*args: object) -> None:
-        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-
     with monkeypatch.context() as patch:
-        patch.setattr(GroupShard, "append", fail)
+        patch.setattr(GroupShard, "append", raising(KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)))
         assert bench.refused("c", 0, has={}, topics=["t"], timeout_ms=1000) is Errors.COORDINATOR_NOT_AVAILABLE
         assert bench.refused("a", -1) is Errors.COORDINATOR_NOT_AVAILABLE
         assert bench.described() == before

@@ -12,6 +12,7 @@ from kbroker.coordinator.consumer_group.background import BackgroundTasks
 from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.records import ResolvedRegex
 from tests.support.consumer_groups import Beat, ConsumerGroupBench
+from tests.support.errors import raising
 from tests.support.fake_image import FakeImage
 
 
@@ -220,12 +221,8 @@ def test_without_a_thread_expressions_are_matched_later(monkeypatch: pytest.Monk
     bench = ConsumerGroupBench(FakeImage(foo=1))
     background = bench.coordinator.consumer_groups.membership.regexes.background
     background.has_thread = True
-
-    def fail(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         bench.join("a", regex="f.*")
         bench.after(100)
     bench.beat("a", 1)

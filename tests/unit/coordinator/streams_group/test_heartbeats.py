@@ -9,7 +9,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.internal_topics import Status
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.fake_image import FakeImage
 from tests.support.groups import RANGE
 from tests.support.streams_groups import AT_ONCE, Beat, StreamsGroupBench, subtopology, topic, topology
@@ -283,12 +283,8 @@ def test_a_deleted_group_leaves_nothing(bench: StreamsGroupBench) -> None:
 def test_a_write_that_fails_changes_nothing(bench: StreamsGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.join("a")
     bench.image.grow("t", 6)
-
-    def fail(*args: object) -> None:
-        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-
     with monkeypatch.context() as patch:
-        patch.setattr(GroupShard, "append", fail)
+        patch.setattr(GroupShard, "append", raising(KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)))
         assert bench.refused("a", 2) is Errors.COORDINATOR_NOT_AVAILABLE
     assert bench.epochs() == (2, 2)
     assert bench.beat("a", 2) == Beat(3, {"0": [0, 1, 2, 3, 4, 5]}, {})

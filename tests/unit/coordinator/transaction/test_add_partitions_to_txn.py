@@ -16,6 +16,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import (
 )
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
+from tests.support.errors import raising
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 QUESTION = TransactionPartitions("x", 1000, 3, PLACES)
@@ -139,12 +140,8 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
 
 def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
     """The request gets UNKNOWN_SERVER_ERROR; otherwise only its closed connection would inform the client."""
-
-    def no_memory() -> TransactionPartitions:
-        raise MemoryError
-
     bench.coordinator.errors = [BUSY]
-    bench.add(no_memory)
+    bench.add(raising(MemoryError))
     bench.after(20)
     assert bench.done == [dict.fromkeys(PLACES, Errors.UNKNOWN_SERVER_ERROR)]
 

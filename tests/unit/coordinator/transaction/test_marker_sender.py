@@ -9,7 +9,7 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.marker_sender import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.transactions import T0, T1, T2, Transactions
 
 NOT_NOW = (
@@ -84,17 +84,13 @@ def test_what_is_tried_again(tx: Transactions, error: Errors) -> None:
 @pytest.mark.parametrize("at", ["marker", "record"])
 def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """After a MemoryError or an unexpected error the prepared transaction and other waiting ones are retried."""
-
-    def fails(*row: object) -> None:
-        raise MemoryError
-
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     for name, place in (("x", T0), ("y", T1), ("z", T0)):
         mine = tx.init(name)
         tx.add(mine, place, name=name)
         with monkeypatch.context() as patch:
             if at == "marker":
-                patch.setattr(tx.markers, "write", fails)
+                patch.setattr(tx.markers, "write", raising(MemoryError))
             else:
                 patch.setattr(StatePartition, "append_move", fails_later())
             tx.end(mine, name=name)

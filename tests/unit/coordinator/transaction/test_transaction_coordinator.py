@@ -8,7 +8,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, TransactionState
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.transactions import T0, T1, T2, Transactions
 
 
@@ -449,12 +449,9 @@ def test_a_disk_that_fails_does_not_fill_the_log(
     for number, producer in enumerate(ending):
         tx.end(producer, name=f"ending-{number}")
     tx.markers.errors.clear()
-
-    def fail(*args: object, **how: object) -> None:
-        raise KafkaError(Errors.NOT_COORDINATOR, "no append until the broker restarts")
-
+    error = KafkaError(Errors.NOT_COORDINATOR, "no append until the broker restarts")
     with monkeypatch.context() as broken:
-        broken.setattr(internal_topic, "append", fail)
+        broken.setattr(internal_topic, "append", raising(error))
         tx.after(30_000)
         first = [record.getMessage() for record in caplog.records]
         assert len(first) == 2

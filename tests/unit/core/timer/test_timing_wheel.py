@@ -11,6 +11,7 @@ import pytest
 
 from kbroker._core.clock import SystemClock, VirtualClock
 from kbroker._core.timer.timing_wheel import Timer, TimerTask
+from tests.support.errors import raising
 
 START_MS = 0
 
@@ -297,11 +298,7 @@ def test_interrupt_leaves_the_rest_for_the_next_advance() -> None:
     """KeyboardInterrupt in a callback ends the advance, and the remaining due tasks stay pending."""
     _, timer = timer_at(0)
     ran: list[int] = []
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    timer.add(0, interrupt)
+    timer.add(0, raising(KeyboardInterrupt))
     timer.add(0, lambda: ran.append(1))
     with pytest.raises(KeyboardInterrupt):
         timer.advance(0)

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
 from tests.support.compaction import keyed, marker, records
+from tests.support.errors import raising
 from tests.support.limits import no_mappings
 from tests.support.log_files import NOW_MS, open_log
 
@@ -262,12 +263,9 @@ def test_policy_changed_and_the_checkpoint_lost(
 
 def test_no_compaction_without_its_note(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition is not cleaned until the checkpoint can be written, here after the disk was full."""
-
-    def full(offsets: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     fill(bench.log("few"), *[NOW_MS] * 4)
     with monkeypatch.context() as patch:
+        full = raising(OSError(errno.ENOSPC, "No space left on device"))
         patch.setattr(bench.manager._dirs[0].cleaner_offsets, "write", full)
         assert bench.manager.cleaner.run_once() == []
         assert bench.manager.cleaner.run_once() == []
@@ -373,11 +371,7 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         if name != self._name:
             return getattr(self._log, name)
-
-        def fail(*args: object) -> NoReturn:
-            raise self._error
-
-        return fail
+        return raising(self._error)
 
 
 def let_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:

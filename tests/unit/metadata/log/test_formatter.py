@@ -15,6 +15,7 @@ from kbroker.metadata.log import formatter
 from kbroker.metadata.log.formatter import FormatError, format_folders, make_voter, standalone_voter
 from kbroker.metadata.log.scram_arguments import credential_record
 from kbroker.metadata.records.snapshot_files import read_snapshot
+from tests.support.errors import raising
 from tests.support.formatted import files, without_times
 
 NOW_MS = 1_700_000_000_000
@@ -148,7 +149,7 @@ def test_a_crash_before_the_end_is_repaired_by_the_next_call(tmp_path: Path, mon
     """A folder without meta.properties counts as not formatted, regardless of its other files."""
     voter = standalone_voter(1, listener("localhost", 9093))
     with monkeypatch.context() as patch:
-        patch.setattr(formatter, "write_meta_properties", lambda *_: (_ for _ in ()).throw(OSError("power cut")))
+        patch.setattr(formatter, "write_meta_properties", raising(OSError("power cut")))
         with pytest.raises(OSError, match="power cut"):
             format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=NOW_MS, voters=[voter])
     format_folders([tmp_path], tmp_path, cluster_id="c", node_id=1, now_ms=NOW_MS + 1, voters=[voter])

@@ -29,6 +29,7 @@ from kbroker.metadata.log.quorum_state import read_quorum_state
 from kbroker.metadata.records.batches import BATCH_RECORDS, MetadataBatch, build_records
 from kbroker.metadata.records.control_records import KRaftVersion, LeaderChange, Voters
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from tests.support.errors import raising
 from tests.support.metadata import DIRECTORY_ID, LoggedController, change, group_config, groups, start_metadata
 
 BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
@@ -289,12 +290,8 @@ def test_a_refused_change_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.M
     with segment.open("ab") as file:  # as if the truncation had failed
         file.write(b"the rest of a batch")
     log._inject_fault(write_errno=errno.EIO)
-
-    def fails(descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fails)
+        patch.setattr(os, "fsync", raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OutcomeUnknownError, match="it is unknown whether the last change is stored"):
             change(controller, group_config(3))
     assert segment.stat().st_size == size
