@@ -113,7 +113,7 @@ def serve(
 
     Raises: OptionError; ServeError.
     """
-    loggers.show_lower_levels()
+    loggers.write_lines()
     if sys.platform != "win32":  # as the JVM does: `kill -3` ends no broker, and shows one that is stuck, too
         faulthandler.register(signal.SIGQUIT, file=STDERR)
     try:

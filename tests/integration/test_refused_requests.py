@@ -49,7 +49,7 @@ def closed_for(broker: BrokerProcess, sent: bytes) -> str:
     wait_for("the line of the log", is_logged)
     (line,) = found
     before, _, error = line.strip().partition(" because of error: ")
-    assert before.startswith(f"Closing socket for 127.0.0.1:{broker.port}-127.0.0.1:{port}-"), line
+    assert f"] WARN Closing socket for 127.0.0.1:{broker.port}-127.0.0.1:{port}-" in before, line
     return error
 
 

@@ -44,7 +44,7 @@ def console(
     The pages show and change what Kafka's protocol offers, with the credentials of --command-config. A broker of
     kbroker serves more pages itself, at its HTTP port.
     """
-    from kbroker.common.loggers import show_lower_levels
+    from kbroker.common.loggers import write_lines
     from kbroker.stop_signals import StopSignals
 
     try:
@@ -63,7 +63,7 @@ def console(
         server = ConsoleServer(bootstrap_server, properties, host, port, token, edit, registry=schemas)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--bootstrap-server or --command-config") from None
-    show_lower_levels()
+    write_lines()
     with StopSignals() as signals:
         try:
             server.start()

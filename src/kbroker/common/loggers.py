@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import logging
 
 _names: set[str] = set()
-_shows_lower_levels = False
+_writes_lines = False
 _lock = _thread.allocate_lock()  # guards the handlers of the root
 LINE = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"  # Kafka's
 
@@ -45,33 +45,32 @@ def get_logger(name: str) -> logging.Logger:
     return cast("logging.Logger", _LazyLogger(name))
 
 
-def show_lower_levels() -> None:
-    """Write messages below a warning to standard error too, if a logger's level allows them.
+def write_lines() -> None:
+    """Write messages of all levels to standard error as lines in Kafka's form, if a logger's level allows them.
 
-    For a program, before its first thread: otherwise the standard library writes only warnings, at any level.
+    For a program, before its first thread: otherwise the standard library writes only the texts of warnings.
     """
-    global _shows_lower_levels
-    _shows_lower_levels = True
+    global _writes_lines
+    _writes_lines = True
 
 
 def of_name(name: str | None) -> logging.Logger:
     """Import ``logging`` and return its logger of this name; None: the root."""
     import logging
 
-    if _shows_lower_levels:
+    if _writes_lines:
         with _lock:
             root = logging.getLogger()
-            if not root.handlers and logging.lastResort is not None:
-                lower = logging.StreamHandler()
-                lower.addFilter(lambda record: record.levelno < logging.WARNING)
-                warnings = logging.lastResort  # writes them as before
-                for handler, line in ((lower, LINE), (warnings, None)):
-                    handler.setFormatter(_formatter(line))
-                    root.addHandler(handler)
+            if not root.handlers:
+                logging.addLevelName(logging.WARNING, "WARN")
+                logging.addLevelName(logging.CRITICAL, "FATAL")
+                handler = logging.StreamHandler()
+                handler.setFormatter(_formatter())
+                root.addHandler(handler)
     return logging.getLogger(name)
 
 
-def _formatter(line: str | None) -> logging.Formatter:
+def _formatter() -> logging.Formatter:
     """Return a formatter of lines that no name from a client can end, colour or reverse."""
     import logging
 
@@ -83,7 +82,7 @@ def _formatter(line: str | None) -> logging.Formatter:
         def formatException(self, ei: Any) -> str:
             return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
-    return OneLine(line)
+    return OneLine(LINE)
 
 
 def log_from_info(name: str) -> None:
