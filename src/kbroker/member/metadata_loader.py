@@ -231,10 +231,11 @@ class MetadataLoader:
         self._replay.begin(EMPTY_IMAGE)
         for batch in read_snapshot(snapshot.path):
             self._replay_batch(batch)
+        image = self._replay.delta.apply(snapshot.end_offset - 1, snapshot.epoch)
         self._snapshots += 1
         self._next_offset, self._epoch = snapshot.end_offset, snapshot.epoch
-        self.applied_offset = snapshot.end_offset - 1
-        return self._replay.delta.apply(self.applied_offset, snapshot.epoch)
+        self.applied_offset = image.offset
+        return image
 
     def _fail(self, error: Exception) -> None:
         """Stop: the image stays at the last complete change."""

@@ -269,3 +269,33 @@ def test_a_shortage_of_descriptors_at_a_snapshot(
         assert sorted(follower.metadata.image.topics) == ["b", "c"]
         assert sorted(name for created, _, _ in recorder.got for name in created) == ["b", "c"]
         assert [name for _, deleted, _ in recorder.got for name in deleted] == ["a"]
+
+
+def store_snapshot(folder: Path, quorum: FakeQuorum, *records: Row) -> Path:
+    """Let the node of a folder catch up, and add a snapshot of these records to its log; return the snapshot."""
+    with RaftFollower(folder, quorum) as follower:
+        image = follower.catch_up()
+        follower.log.write_snapshot(rows.read(records), image.offset, image.epoch, 1)
+        (snapshot,) = follower.log.snapshots()
+    return snapshot.path
+
+
+@pytest.mark.parametrize("change", [(), (ABORT,), (END,)])
+def test_a_snapshot_with_records_of_a_transaction(
+    tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, change: tuple[Row, ...]
+) -> None:
+    """No image has such records, so that the snapshot is not used, as any damaged one; the log has all records."""
+    path = store_snapshot(tmp_path, quorum, rows.feature("metadata.version", 30), BEGIN, rows.topic("a", 1), *change)
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()
+    damage = f"{path}: expected records of an image, found BeginTransactionRecord (batch at offset 1)"
+    assert f"{path} cannot be used, and is removed: {damage}" in caplog.messages
+
+
+def test_a_snapshot_without_the_first_partition_of_a_topic(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The records of the log are read from its beginning in place of the unusable snapshot."""
+    quorum.append(rows.topic("a", 1), rows.partition(1))
+    quorum.commit()
+    store_snapshot(tmp_path, quorum, rows.topic("a", 1), rows.partition(1, PartitionId=1))
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.catch_up() == quorum.image()

@@ -64,7 +64,11 @@ class LoadedMetadata(Replay):
         except UNUSABLE as error:
             self.error = self._refused(log, error)
         self.leave_out()
-        self.image = self.delta.apply(log.end_offset - 1, epoch)
+        try:
+            self.image = self.delta.apply(log.end_offset - 1, epoch)
+        except MetadataReplayError as error:
+            self.error = self._refused(log, error)
+            self.image = self.delta.image  # of the snapshot
 
     def _load_snapshot(self, log: LogFiles | MetadataLog) -> tuple[int, int]:
         """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 without any."""
@@ -75,6 +79,7 @@ class LoadedMetadata(Replay):
                 for batch in read_snapshot(snapshot.path):
                     self.replay(batch)
                 offset, epoch = snapshot.end_offset, snapshot.epoch
+                self.begin(self.delta.apply(offset - 1, epoch))
                 break
             except (OSError, *UNUSABLE) as error:
                 if isinstance(error, UnknownRecordError) and not self._is_salvage:

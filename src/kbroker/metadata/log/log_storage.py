@@ -21,11 +21,10 @@ from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.log.loader import UNUSABLE, LoadedMetadata, reason_of
 from kbroker.metadata.log.metadata_log import MetadataLog, MetadataLogError, recovery_command
-from kbroker.metadata.log.replay import ABORT, BEGIN, END
 from kbroker.metadata.log.servable import check_quorum, check_servable
 from kbroker.metadata.records.batches import BATCH_RECORDS, build_control, build_records
 from kbroker.metadata.records.control_records import ControlRecord, LeaderChange
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
+from kbroker.metadata.records.metadata_record import ABORT, BEGIN, END, MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, read_snapshot
 
 logger = get_logger(__name__)

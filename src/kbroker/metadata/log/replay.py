@@ -11,8 +11,8 @@ from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE, MetadataImage
 from kbroker.metadata.records.batches import MetadataBatch
 from kbroker.metadata.records.control_records import ControlRecord, KRaftVersion, LeaderChange, Voters
+from kbroker.metadata.records.metadata_record import ABORT, BEGIN, END
 
-BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
 NO_TRANSACTION = -1
 
 

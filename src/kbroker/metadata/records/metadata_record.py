@@ -56,6 +56,7 @@ RECORD_TYPES: Mapping[int, str] = {
     27: "RegisterControllerRecord",
     28: "ClearElrRecord",
 }
+TRANSACTION_RECORDS = BEGIN, END, ABORT = RECORD_TYPES[23], RECORD_TYPES[24], RECORD_TYPES[25]
 _TYPES = {name: number for number, name in RECORD_TYPES.items()}
 
 _FRAME_VERSION = 1

@@ -14,7 +14,7 @@ from kbroker.common.errors import ProtocolError
 from kbroker.log.checkpoints import write_atomically
 from kbroker.metadata.records.batches import build_control, build_records, read_batches
 from kbroker.metadata.records.control_records import SnapshotFooter, SnapshotHeader
-from kbroker.metadata.records.metadata_record import UnknownRecordError
+from kbroker.metadata.records.metadata_record import TRANSACTION_RECORDS, UnknownRecordError
 from kbroker.protocol._records import corrupt
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def read_snapshot(path: Path) -> Iterator[MetadataBatch]:
             if first and not (last.control and isinstance(last.control[0], SnapshotHeader)):
                 raise corrupt("the first record is not the header of a snapshot")
             first = False
+            for record in last.records:
+                if record.name in TRANSACTION_RECORDS:
+                    raise corrupt(f"expected records of an image, found {record.name}", last.base_offset)
             yield last
         if last is None or not (last.control and isinstance(last.control[-1], SnapshotFooter)):
             raise corrupt("the last record is not the footer of a snapshot: the file is incomplete")

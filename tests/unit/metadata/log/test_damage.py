@@ -12,12 +12,13 @@ import pytest
 
 from kbroker.metadata.image.snapshot_records import records_of
 from kbroker.metadata.log.folder_check import read_folders
-from kbroker.metadata.log.metadata_log import FOLDER_NAME, MetadataLogError
+from kbroker.metadata.log.loader import LoadedMetadata
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError
 from kbroker.metadata.log.recovery import RecoveryError, recover
 from kbroker.metadata.records.batches import read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from tests.support import metadata_images
-from tests.support.metadata import DIRECTORY_ID, LoggedController, change, content, start_metadata
+from tests.support.metadata import DIRECTORY_ID, LoggedController, change, content, group_config, start_metadata
 from tests.support.metadata_images import partition, read
 
 FLIPS = 240
@@ -203,6 +204,31 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(
     snapshot.write_bytes(data)
     assert len(start_metadata(tmp_path, is_clean=True).topics) == 36
     assert f"{snapshot} cannot be used, an older one is loaded: {snapshot}: " in caplog.text
+
+
+def test_a_snapshot_without_the_first_partition_of_a_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has all records, and replaces the snapshot as any that is damaged."""
+    controller = LoggedController(tmp_path)
+    image = controller.image
+    records = [*records_of(image, image.level), *read((metadata_images.topic("t", 1), partition(1, 1)))]
+    controller.log.write_snapshot(records, image.offset, image.epoch, 1)
+    controller.close()
+    assert not start_metadata(tmp_path, is_clean=True).topics
+    assert "an older one is loaded: topic t: expected partition 0 before partition 1" in caplog.text
+
+
+def test_a_log_without_the_first_partition_of_a_topic(tmp_path: Path) -> None:
+    """A start refuses the log with the advice; a recovery keeps the records of the snapshot before."""
+    controller = LoggedController(tmp_path)
+    change(controller, group_config("g"))
+    image = controller.image
+    controller.log.write_snapshot(records_of(image, image.level), image.offset, image.epoch, 1)
+    controller.storage.append(read((metadata_images.topic("t", 1), partition(1, 1))), image.level, frees_space=False)
+    controller.close()
+    with pytest.raises(MetadataLogError, match=r"is damaged: topic t: expected partition 0 before .*; rebuild it"):
+        start_metadata(tmp_path, is_clean=True)
+    kept = LoadedMetadata(LogFiles(tmp_path), is_salvage=True)
+    assert (kept.image.configs, kept.image.topics) == (image.configs, {})
 
 
 @pytest.mark.parametrize("content", [b"", bytes(8), b"0\n1\n3 ", b"\xff" * 8])
