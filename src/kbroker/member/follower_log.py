@@ -34,6 +34,7 @@ from kbroker.protocol.records import RecordBatch, iter_batches
 logger = get_logger(__name__)
 
 READ_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 8 * 1024 * 1024  # of a leader's batch; the smallest segment of Apache Kafka has one
 INDEX_BYTES = 64 * 1024
 PROGRESS_BYTES = 64 * 1024 * 1024  # of a snapshot, between two lines of the log
 NO_EPOCH = 0  # of an empty log, as Kafka's lastFetchedEpoch
@@ -231,10 +232,11 @@ class FollowerLog(SnapshotWriter):
         damage = "records without a whole batch"
         try:
             for batch in iter_batches(records, allow_truncated=True):
-                if batch.base_offset != end_offset or not batch.is_crc_valid or not last <= batch.leader_epoch <= epoch:
+                follows = batch.base_offset == end_offset and last <= batch.leader_epoch <= epoch
+                if not follows or not batch.is_crc_valid or batch.size_bytes > MAX_BATCH_BYTES:
                     damage = (
                         f"a batch of offset {batch.base_offset} and epoch {batch.leader_epoch} that does not follow "
-                        f"offset {end_offset} and epoch {last}, or is damaged"
+                        f"offset {end_offset} and epoch {last}, is larger than {MAX_BATCH_BYTES} bytes, or is damaged"
                     )
                     break
                 sound.append(batch)
@@ -383,8 +385,10 @@ def _batches(path: Path, position: int, end: int) -> Iterator[RecordBatch]:
                 yield batch
             if position == begin and not data:
                 raise corrupt(f"expected a batch at byte {position}, found the end of the file")
-            if position == begin:
-                most_bytes *= 2  # a batch is larger
+            if position == begin:  # a batch is larger
+                if most_bytes >= MAX_BATCH_BYTES:
+                    raise corrupt(f"expected a batch of up to {MAX_BATCH_BYTES} bytes at byte {position}, found more")
+                most_bytes *= 2
 
 
 class SnapshotDownload:

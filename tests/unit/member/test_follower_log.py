@@ -2,10 +2,12 @@
 
 import errno
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
+from kbroker.common.errors import ProtocolError
 from kbroker.log import checkpoints
 from kbroker.member import follower_log
 from kbroker.metadata.image.snapshot_records import records_of
@@ -78,6 +80,46 @@ def test_a_tail_that_is_no_batch(tmp_path: Path, quorum: FakeQuorum, caplog: pyt
         assert any(line.startswith(f"{path}: ") and "is fetched again" in line for line in caplog.messages)
         grow(quorum, "b", 2)
         assert follower.catch_up() == quorum.image()
+
+
+def test_a_damaged_length_in_a_large_segment(
+    tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the segment is not taken into memory as one batch, and is fetched again."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        image = follower.catch_up()
+        path, size_bytes = follower.log._segments[-1].path, follower.log.size_bytes
+    data = path.read_bytes()
+    path.write_bytes(data + data[:8] + (200 * 1024 * 1024).to_bytes(4, "big") + data[12:])
+    os.truncate(path, 300 * 1024 * 1024)
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(file: int, length: int, at: int) -> bytes:
+        reads.append(length)
+        return pread(file, length, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert (max(reads), path.stat().st_size) == (follower_log.MAX_BATCH_BYTES, size_bytes)
+        damage = f"expected a batch of up to 8388608 bytes at byte {size_bytes}, found more"
+        assert f"{path}: {damage}; what follows is fetched again" in caplog.messages
+        assert follower.catch_up() == image
+
+
+def test_a_batch_that_is_larger_than_those_of_a_leader(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch is written that the next start would not read."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        end_offset = follower.log.end_offset
+        grow(quorum, "b", 2)
+        data = quorum.batches[-1].data
+        monkeypatch.setattr(follower_log, "MAX_BATCH_BYTES", len(data) - 1)
+        with pytest.raises(ProtocolError, match=f"is larger than {len(data) - 1} bytes"):
+            follower.log.append(data, 1)
+        assert follower.log.end_offset == end_offset
 
 
 def test_a_crash_between_a_snapshot_and_the_removal_of_the_log(tmp_path: Path, quorum: FakeQuorum) -> None:
