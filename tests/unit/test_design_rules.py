@@ -243,6 +243,12 @@ def test_no_clock_is_read_but_by_the_clock() -> None:
     assert wrong == []
 
 
+def test_each_thread_has_a_name_for_the_system() -> None:
+    """Threads are made by ``new_thread``, whose names top, perf and debuggers show."""
+    makers = [relative(p) for p in sources(".py", ".pyx") if "threading.Thread(" in p.read_text(encoding="utf-8")]
+    assert makers == ["src/kbroker/common/threads.py"]
+
+
 @pytest.mark.parametrize("folder", ["unit", "property"])
 def test_no_sleep_in_fast_tests(folder: str) -> None:
     """Unit and property tests move a virtual clock or wait for a condition; they never sleep."""

@@ -23,6 +23,7 @@ from kbroker.common.configs.config_quorum import controller_listeners
 from kbroker.common.errors import KafkaError, OutcomeUnknownError
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
+from kbroker.common.threads import new_thread
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.socket_options import network_threads
 from kbroker.log.manager import StartCancelled
@@ -172,7 +173,7 @@ class Broker:
     def _fail(self, reason: str) -> None:
         """Stop, in another thread: the failure was found by a thread that the stop waits for."""
         self.failure = reason
-        threading.Thread(target=self.on_failure or self.stop, name="broker-failure", daemon=True).start()
+        new_thread("broker-failure", self.on_failure or self.stop).start()
 
     def mount(self, path: str, load: Callable[[Broker, HttpAccess], PageServer]) -> None:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.

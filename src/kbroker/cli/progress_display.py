@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from kbroker.common.threads import new_thread
+
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
 
@@ -172,7 +174,7 @@ class Watch:
     def __init__(self, display: ProgressDisplay, ask: Callable[[], tuple[str, float, float] | None], unit: str) -> None:
         self._display, self._ask, self._unit = display, ask, unit
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread = new_thread("progress", self._run)
         self._thread.start()
 
     def close(self) -> None:

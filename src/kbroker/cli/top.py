@@ -19,6 +19,7 @@ from kbroker.cli.output import is_dumb_terminal, print_json
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.usage import Usage, UsageWatch
 from kbroker.common.errors import KafkaError
+from kbroker.common.threads import new_thread
 
 if TYPE_CHECKING:
     from kbroker.cli.top_view import State
@@ -123,7 +124,7 @@ class _Looker:
         self.note = ""
         self.is_paused = False
         self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+        self._thread = new_thread("top", self._run)
         self._thread.start()
 
     def _run(self) -> None:

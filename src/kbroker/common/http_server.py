@@ -107,8 +107,6 @@ class HttpServer:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 64
 
     def __init__(
@@ -192,17 +190,11 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         try:
-            super().process_request(request, client_address)
+            serve = partial(self.process_request_thread, request, client_address)
+            new_thread(f"{self.name}-request", serve).start()
         except BaseException:  # no thread was started that would remove it
             self._forget(request)
             raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        threading.current_thread().name = f"{self.name}-request"
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._forget(request)
 
     def shutdown_request(self, request: Any) -> None:
         self._forget(request)  # before it is closed: afterwards another socket may have its number

@@ -24,6 +24,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from kbroker._core.clock import SystemClock
+from kbroker.common.threads import new_thread
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.session_kind import is_connect
 
@@ -109,7 +110,7 @@ class _Client:
         self._beat(0)
         notes.put(spark, _OFFERED, _NONE)
         self._taken(number=_NONE)
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._live, self._take)]
+        self._threads = [new_thread("batch-heartbeat", self._live), new_thread("batch-taker", self._take)]
         for thread in self._threads:
             thread.start()
 

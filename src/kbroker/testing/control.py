@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.common.loggers import get_logger
+from kbroker.common.threads import new_thread
 from kbroker.testing.cluster import EmbeddedCluster
 from kbroker.testing.control_cluster import ClusterRoutes
 from kbroker.testing.control_routes import ControlError, Routes, RouteTable
@@ -89,7 +89,7 @@ class ControlServer:
             server.stop()
 
     def _shut_down(self) -> None:
-        threading.Thread(target=self._on_shutdown, name="control-shutdown", daemon=True).start()
+        new_thread("control-shutdown", self._on_shutdown, "shutdown").start()
 
     @property
     def url(self) -> str:

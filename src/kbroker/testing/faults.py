@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.similar_names import did_you_mean
+from kbroker.common.threads import new_thread
 from kbroker.handlers.api_table import ApiEntry, encode_response
 from kbroker.network.request_channel import InboundRequest, SuppressedResponses
 from kbroker.protocol import codec
@@ -369,7 +371,7 @@ class FaultRules:
                 fault.lost = SuppressedResponses(fault.drop)
             timer = self._timer = Timer(self._broker.clock, 1, 20)
             self._suspended = False
-            self._thread = threading.Thread(target=_advance, args=(timer,), name="fault-delays", daemon=True)
+            self._thread = new_thread("fault-delays", partial(_advance, timer))
             self._thread.start()
 
     def end(self) -> None:
