@@ -111,12 +111,21 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b", "http://u:p@a"]
-)
+    "endpoint",
+    [
+        "collector:4318", "grpc://collector", "http://", "http://a:b", "http://a b", "http://u:p@a",
+        "http://a..b", f"http://{'a' * 64}", "http://a/é", "http://a/?k=é",  # the first push would end the forwarder
+    ],
+)  # fmt: skip
 def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
     """An invalid endpoint is refused before the start."""
     with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):
         Broker({"kbroker.telemetry.otlp.endpoint": endpoint})
+
+
+@pytest.mark.parametrize("endpoint", ["http://collector:4318", "https://bücher.example/a?b=c", "http://[::1]:1/v1"])
+def test_an_endpoint_that_is_a_url(endpoint: str) -> None:
+    assert Broker({"kbroker.telemetry.otlp.endpoint": endpoint})
 
 
 def test_configs_of_a_subscription(broker: EmbeddedBroker) -> None:

@@ -39,7 +39,8 @@ def check_telemetry(config: BrokerConfig) -> None:
 
     try:
         url = urllib.parse.urlsplit(endpoint)
-        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and url.username is None
+        is_usable = url.scheme in ("http", "https") and url.port != 0 and url.username is None
+        is_usable = is_usable and bool((url.hostname or "").encode("idna")) and (url.path + url.query).isascii()
     except ValueError:
         is_usable = False
     if not is_usable or not endpoint.isprintable() or " " in endpoint:
