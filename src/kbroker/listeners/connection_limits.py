@@ -51,7 +51,7 @@ def address_limits(config: BrokerConfig) -> dict[str, int]:
     for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
         try:
             found = {str(row[4][0]) for row in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             logger.warning("max.connections.per.ip.overrides: %s has no address: %s", host, error)
             continue
         limits.update(dict.fromkeys(found, limit))
