@@ -47,6 +47,7 @@ class TelemetryService:
     ) -> None:
         """Open the log if it is configured. Raises: ConfigError if its folder cannot be written."""
         self._clock = clock
+        self._controller = controller
         self._broker = config.node_id
         self.series = ClientSeries(config.integer("kbroker.telemetry.series.bytes"))
         self.log = _push_log(config, clock)
@@ -77,6 +78,7 @@ class TelemetryService:
 
     def close(self, timeout_s: float) -> None:
         """End the sweeps and the forwarder, and close the log. Idempotent."""
+        self._controller.unfollow(self.manager)
         self._sweeps.cancel()
         if self.forwarder is not None and not self.forwarder.stop(timeout_s):
             logger.error("the forwarder of client metrics did not end within %.1f s", timeout_s)

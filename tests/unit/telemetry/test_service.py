@@ -43,9 +43,10 @@ class Rig:
         self.scheduler = Scheduler(self.clock)
         self.folder = folder
         values = {"kbroker.telemetry.log.dir": str(folder), **settings}
+        self.controller = MemoryController()
         metrics = Metrics(clock=self.clock)
         self.service = TelemetryService(
-            BrokerConfig(values), self.clock, MemoryController(), metrics, self.scheduler, ClosedConnections()
+            BrokerConfig(values), self.clock, self.controller, metrics, self.scheduler, ClosedConnections()
         )
 
     def push(self, data: bytes, codec: int = 0, *, is_last: bool = False) -> Errors:
@@ -64,6 +65,14 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made = Rig(tmp_path / "log")
     yield made
     made.service.close(5)
+
+
+def test_nothing_refers_to_a_closed_service(tmp_path: Path) -> None:
+    """A node of an embedded cluster that stops leaves its clients and their values to no controller."""
+    rig = Rig(tmp_path)
+    assert rig.controller.publishers == [rig.service.manager]
+    rig.service.close(5)
+    assert rig.controller.publishers == []
 
 
 @pytest.mark.parametrize("codec", CODECS)
