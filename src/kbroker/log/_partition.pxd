@@ -184,6 +184,8 @@ cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
 # Wait for the flush in progress and prevent others until release_flushes. No lock held; call before the append lock.
 cdef void hold_flushes(Partition *partition) noexcept nogil
 cdef void release_flushes(Partition *partition) noexcept nogil
+# Wait until the caller's reference to former segments is the last one. No lock held.
+cdef void await_reads(Partition *partition, SegmentList *segments) noexcept nogil
 
 # Parse settings by name; absent ones get Kafka's defaults. Raises: ValueError, TypeError.
 cdef int parse_config(values, LogConfig *out) except -1

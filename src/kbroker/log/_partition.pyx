@@ -13,7 +13,7 @@ from kbroker._core.containers.array cimport array_reserve
 from kbroker._core.open_file cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add_fetch, atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_destroy, cond_wait,
-    mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._posix cimport (
     EIO, EMFILE, ENFILE, ENOENT, ENOMEM, PATH_BYTES, io_close, io_open, io_sync, io_sync_directory, io_write_file,
@@ -32,6 +32,9 @@ from kbroker.protocol._compression cimport CODEC_LEVEL
 import os
 
 from kbroker.protocol.compression import CompressionType
+
+cdef enum:
+    READS_POLL_NS = 1_000_000
 
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil:
@@ -351,6 +354,13 @@ cdef void release_flushes(Partition *partition) noexcept nogil:
     mutex_lock(&partition.flush_lock)
     partition.is_flushing = False
     cond_broadcast(&partition.flush_done)
+    mutex_unlock(&partition.flush_lock)
+
+
+cdef void await_reads(Partition *partition, SegmentList *segments) noexcept nogil:
+    mutex_lock(&partition.flush_lock)
+    while atomic_load(&segments.refs) > 1:      # no signal: each read would send one; they take long on a bad disk only
+        cond_wait_ns(&partition.flush_done, &partition.flush_lock, READS_POLL_NS)
     mutex_unlock(&partition.flush_lock)
 
 

@@ -9,11 +9,11 @@ from kbroker._core.open_file cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._append cimport partition_append, partition_append_end_marker, partition_start_verification
 from kbroker.log._partition cimport (
-    NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, call_hook,
-    flush_log, hold_flushes, parse_config, partition_end_of_epoch, partition_flush, partition_release,
+    NEW_FILE, NEW_FOLDER, AppendResult, LogConfig, Partition, ReadProbe, ReadResult, advance_watermarks, await_reads,
+    call_hook, flush_log, hold_flushes, parse_config, partition_end_of_epoch, partition_flush, partition_release,
     partition_set_high_watermark_hook, release_flushes, view_acquire, write_txn_checkpoint,
 )
-from kbroker.log._posix cimport ENOENT, io_read, io_yield
+from kbroker.log._posix cimport ENOENT, io_read
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
 from kbroker.log._recovery cimport adopt_copy, load_partition
 from kbroker.log._retention cimport (
@@ -327,8 +327,8 @@ cdef class PartitionLog:
                 directory_release(target)
             with nogil:
                 call_hook(state, False)                 # all records are on disk: operations that wait for it complete
-                while old is not NULL and atomic_load(&old.refs) > 1:
-                    io_yield()                          # waits for reads that use the old files
+                if old is not NULL:
+                    await_reads(state, old)
                 segment_list_release(old)
 
     def expire_producers(self, int64_t now_ms):

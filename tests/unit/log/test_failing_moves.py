@@ -2,6 +2,8 @@
 
 import errno
 import os
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.log.log_dir import LogDir
 from kbroker.log.replica_mover import ReplicaMover
+from tests.native.slow_read import SlowRead
+from tests.support.broker import wait_for
 from tests.support.errors import raising
 from tests.support.log_manager import NOW_MS, Brokers, append, delete, kill, pass_time
 from tests.support.log_moves import KEY, filled, finish, home, values
@@ -203,3 +207,29 @@ def test_a_second_request_for_a_move_and_a_stop(brokers: Brokers, folders: list[
     manager, _ = brokers.start((("orders", 1),), segment_ms=1000)
     finish(manager)
     assert (home(manager), values(manager)) == ("b", before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the states of threads are in /proc")
+def test_a_move_sleeps_while_a_read_of_the_former_folder_hangs(brokers: Brokers, folders: list[Path]) -> None:
+    """The read may take minutes on a failing disk; the move that waits for its end takes no core meanwhile."""
+    manager = filled(brokers)
+    log = manager.partition(*KEY)
+    assert log is not None
+    read = SlowRead(log)
+    manager.move_partition(*KEY, str(folders[1]))
+    moving = threading.Thread(target=finish, args=(manager,))
+    moving.start()
+    stat = Path(f"/proc/self/task/{moving.native_id}/stat")
+
+    def sleeps() -> bool:
+        return all(stat.read_text().rpartition(")")[2].split()[0] == "S" for _ in range(100))
+
+    try:
+        wait_for("the log continues in the new folder", lambda: log.directory == str(folders[1] / "orders-0"))
+        wait_for("the move sleeps", sleeps, 10)
+        assert (folders[0] / "orders-0").exists()
+    finally:
+        read.end()
+        moving.join(20)
+    assert not (folders[0] / "orders-0").exists()
+    assert home(manager) == "b"
