@@ -367,7 +367,11 @@ class GroupCoordinator:
         return GroupCensus(states, offsets)
 
     def delete(self, group_id: str) -> None:
-        """Delete a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete a group that has no members.
+
+        When this returns the deletion is in the log, and on disk if the topic's settings require it.
+        Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
         if isinstance(self._groups.find(group_id), ShareGroup):
             self.share_groups.delete_states(group_id)
         with self._groups.locked(group_id) as group:
@@ -375,7 +379,8 @@ class GroupCoordinator:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
             if not group.is_empty:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
-            self.offsets.bury(group)
+            written = self.offsets.bury(group)
+        written.await_disk()
 
     def remove_member(self, group_id: str, member_id: str) -> None:
         """Remove a member of a group of a newer protocol, as if its session were over.

@@ -117,6 +117,9 @@ class Written(NamedTuple):
                 raise KafkaError(Errors.NOT_COORDINATOR, f"cannot flush: {error}") from error
 
 
+NOTHING_WRITTEN = Written(None, 0)
+
+
 class UnreadableError(Exception):
     """Error of a partition that cannot be read to its end; the message names the offset and the reason.
 

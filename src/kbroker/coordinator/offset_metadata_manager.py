@@ -24,9 +24,11 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
 from kbroker.coordinator.group_shard import Group
 from kbroker.coordinator.internal_topic import (
+    NOTHING_WRITTEN,
     EndMarker,
     KeyValue,
     TransactionalProducer,
+    Written,
     append_end_marker,
     error_for_client,
 )
@@ -86,7 +88,7 @@ class OffsetMetadataManager:
         Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND, before
         version 9 ILLEGAL_GENERATION, for a member of a group that does not exist.
         """
-        written = None
+        written = NOTHING_WRITTEN
         with self._groups.locked(group_id, create=generation_id < 0) as group:
             if group is None:
                 is_known = api_version >= FIRST_WITH_MEMBER_EPOCH
@@ -100,8 +102,7 @@ class OffsetMetadataManager:
                 _note_use(group)
             if member_id and isinstance(group, ClassicGroup):
                 self._touch(group, member_id)
-        if written is not None:
-            written.await_disk()
+        written.await_disk()
 
     def commit_transactional(
         self,
@@ -232,6 +233,7 @@ class OffsetMetadataManager:
     def delete(self, group_id: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, Errors]:
         """Delete offsets, pending ones too, except of topics that a member is subscribed to.
 
+        When this returns the deletions are in the log, and on disk if the topic's settings require it.
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
         if not group_id:
@@ -245,9 +247,10 @@ class OffsetMetadataManager:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             subscribed = Errors.GROUP_SUBSCRIBED_TO_TOPIC
             results = {place: subscribed if group.is_subscribed(place[0]) else Errors.NONE for place in places}
-            count = self._forget(group, [place for place, error in results.items() if error is Errors.NONE])
+            count, written = self._forget(group, [place for place, error in results.items() if error is Errors.NONE])
             self._sensors.offset_deletions.record(count)
-            return results
+        written.await_disk()
+        return results
 
     def delete_topic(self, group_id: str, name: str) -> None:
         """Delete a group's offsets of a deleted topic, not those of a new one with its name. Raises: KafkaError."""
@@ -259,17 +262,20 @@ class OffsetMetadataManager:
                 gone = [place for place in group.offsets.places if place[0] == name and place not in kept]
                 self._forget(group, gone)
 
-    def _forget(self, group: Group, places: Iterable[TopicPartition]) -> int:
-        """Delete the offsets that exist; return their number."""
+    def _forget(self, group: Group, places: Iterable[TopicPartition]) -> tuple[int, Written]:
+        """Delete the offsets that exist; return their number and the tombstones, which may not be on disk yet."""
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
-        if present:
-            group.shard.append(_tombstones(group.group_id, present))
-            group.offsets.forget(present)
-        return len(present)
+        if not present:
+            return 0, NOTHING_WRITTEN
+        written = group.shard.append(_tombstones(group.group_id, present))
+        group.offsets.forget(present)
+        return len(present), written
 
-    def bury(self, group: Group) -> None:
+    def bury(self, group: Group) -> Written:
         """Write tombstones for a group without members and its offsets, pending ones too, and drop it.
+
+        Returns: the tombstones, which may not be on disk yet.
 
         Raises: KafkaError; the group is then unchanged.
         """
@@ -278,9 +284,9 @@ class OffsetMetadataManager:
             tombstones += self._kinds[group.KIND].tombstones(group)
         elif group.is_stored:
             tombstones.append((group_records.group_key(group.group_id), None))
-        if tombstones:
-            group.shard.append(tombstones)
+        written = group.shard.append(tombstones) if tombstones else NOTHING_WRITTEN
         group.shard.drop(group, Errors.UNKNOWN_MEMBER_ID)
+        return written
 
     def expire(self) -> int:
         """Remove offsets unused for the retention time, and groups without any; return the number of offsets.
@@ -304,7 +310,7 @@ class OffsetMetadataManager:
             if group is None or (isinstance(group, ModernGroup) and not group.HAS_OFFSETS):
                 return 0
             expired = _expired(group, self._clock.wall_ms(), self._retention_ms)
-            self._sensors.offset_expirations.record(self._forget(group, expired))
+            self._sensors.offset_expirations.record(self._forget(group, expired)[0])
             awaits_join = isinstance(group, ClassicGroup) and group.pending_joins
             if group.is_empty and not group.offsets and not awaits_join:
                 self.bury(group)

@@ -226,16 +226,14 @@ class Controller:
                 self._store(group)
                 group = []
             self._plan(change, group[-1].image if group else self._image)
-            if change.delta is None:
-                continue
-            if sum(len(one.records) for one in (*group, change)) > BATCH_RECORDS and group:
-                self._store(group)
-                if group[-1].error is not None:
-                    change.error = group[-1].error  # it was planned against an image with that one
-                    group = []
-                    continue
+            if group and sum(len(one.records) for one in (*group, change)) > BATCH_RECORDS:
+                refusal = self._store(group)
                 group = []
-            group.append(change)
+                if refusal is not None:
+                    self._refuse([change], refusal)  # it was planned against an image with the refused one
+                    continue
+            if group or change.delta is not None:
+                group.append(change)  # one without records, too: its result depends on those before it
         if group:
             self._store(group)
 
@@ -244,6 +242,7 @@ class Controller:
         try:
             if self._failure:
                 raise OutcomeUnknownError(self._failure)
+            change.image = image
             change.records = change.plan(image)
             if not change.records:
                 return
@@ -255,8 +254,8 @@ class Controller:
         except Exception as error:
             change.error = error
 
-    def _store(self, group: Sequence[_Change]) -> None:
-        """Store planned changes, all or none, and hand them to the publishers.
+    def _store(self, group: Sequence[_Change]) -> BaseException | None:
+        """Store planned changes, all or none, and hand them to the publishers; return the error of the refused ones.
 
         They are one batch: a power cut that leaves a part of them leaves a part of the last batch, which a start
         distinguishes from damage. If they do not fit together, each is stored by itself, up to the first that does not
@@ -268,22 +267,20 @@ class Controller:
             self._storage.append(records, level, frees_space=group[0].frees_space)
             self._sync()
         except OSError as error:
-            self._refuse(group, self.failed(f"the metadata log cannot be written: {error}"))
-            return
+            return self._refuse(group, self.failed(f"the metadata log cannot be written: {error}"))
         except Exception as error:
             if len(group) == 1 or self._failure:
-                self._refuse(group, error)
-                return
+                return self._refuse(group, error)
             for number, change in enumerate(group):
-                self._store([change])
-                if change.error is not None:
-                    self._refuse(group[number:], change.error)
-                    return
-            return
+                refusal = None if change.delta is None else self._store([change])
+                if refusal is not None:
+                    return self._refuse(group[number:], refusal)
+            return None
         for change in group:
             change.image = change.image._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
         self._image = group[-1].image  # the end of the batch: a snapshot of an image before it could not be read
         self._hand_over(group)
+        return None
 
     def _hand_over(self, changes: Iterable[_Change]) -> None:
         """Add the deltas to the queues of the publishers that they concern."""
@@ -302,9 +299,10 @@ class Controller:
             raise self.failed(f"the metadata log cannot be synced: {error}") from None
 
     @staticmethod
-    def _refuse(changes: Iterable[_Change], error: BaseException) -> None:
+    def _refuse(changes: Iterable[_Change], error: BaseException) -> BaseException:
         for change in changes:
             change.error, change.delta = error, None
+        return error
 
     def failed(self, reason: str) -> OutcomeUnknownError:
         """Refuse all further changes, and let the broker stop; return the error to raise."""

@@ -380,6 +380,21 @@ def test_deleting_offsets_of_a_live_group(groups: Groups) -> None:
     assert error_of(groups.coordinator.offsets.delete, "", [PLACE]) is Errors.INVALID_GROUP_ID
 
 
+def test_deletions_are_on_disk_before_they_are_acknowledged() -> None:
+    """With flush.messages=1 the deletion of offsets, and of a group, returns when its tombstones are synced."""
+    clock = VirtualClock()
+    groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"flush.messages": 1}))
+    commit(groups)
+    commit(groups, place=("u", 0))
+    log = groups.coordinator.runtime.find("g").log
+    ends = [log.log_end_offset]
+    for delete in (lambda: groups.coordinator.offsets.delete("g", [PLACE]), lambda: groups.coordinator.delete("g")):
+        delete()
+        ends.append(log.log_end_offset)
+        assert log.flushed_offset == ends[-1]
+    assert ends == sorted(set(ends))
+
+
 def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic(groups: Groups) -> None:
     """OffsetDelete treats every topic as subscribed if a member's subscription is malformed."""
     one = groups.lone(protocols=[("range", b"\0\0\xff")])

@@ -144,6 +144,44 @@ def test_a_refused_append_changes_nothing(
     assert controller.image.offset + 1 == controller.end_offset
 
 
+def already_set(controller: MemoryController, name: str, error: Errors = Errors.NONE) -> Callable[[], None]:
+    """Return a call that sets the config of a group unless it is set; then it does nothing, or has the error."""
+
+    def plan(image: MetadataImage) -> list[MetadataRecord]:
+        if (GROUP, name) not in image.configs:
+            return [group_config(name)]
+        if error:
+            raise KafkaError(error)
+        return []
+
+    return lambda: controller.change(plan)
+
+
+@pytest.mark.parametrize("failure", ["", "is_full", "is_broken"])
+def test_a_change_that_finds_an_earlier_one_depends_on_it(controller: MemoryController, failure: str) -> None:
+    """A change that is found made, and one that an earlier one makes impossible, are refused if that one is."""
+    if failure:
+        setattr(controller.storage, failure, True)
+    calls = (
+        setting(controller, "a"),
+        already_set(controller, "a"),
+        already_set(controller, "a", Errors.TOPIC_ALREADY_EXISTS),
+        already_set(controller, "b"),
+    )
+    results = together(controller, *calls)
+    if failure:
+        assert [result is results[0] for result in results] == [True] * 4
+        assert type(results[0]) is (KafkaError if failure == "is_full" else OutcomeUnknownError)
+        assert groups(controller) == []
+    else:
+        assert results == [None, None, results[2], None]
+        assert isinstance(results[2], KafkaError)
+        assert results[2].error is Errors.TOPIC_ALREADY_EXISTS
+        assert groups(controller) == ["a", "b"]
+        assert len(controller.storage.appended) == 1
+        assert controller.image.offset + 1 == controller.end_offset
+
+
 def test_waiting_changes_that_do_not_fit_into_one_batch(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

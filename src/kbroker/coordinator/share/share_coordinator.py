@@ -97,7 +97,7 @@ class ShareCoordinator:
         for shard in self.runtime.shards:
             self._on_shard(shard, "write snapshots", partial(shard.snapshot_idle, SNAPSHOT_INTERVAL_MS))
 
-    def _on_shard(self, shard: ShareShard, words: str, run: Callable[[], Written | bool | None]) -> object:
+    def _on_shard(self, shard: ShareShard, words: str, run: Callable[[], Written | bool]) -> object:
         try:
             found = run()
             if isinstance(found, Written):
@@ -117,8 +117,7 @@ class ShareCoordinator:
     def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         """Return the state; a higher leader epoch is stored and fences the requests of earlier leaders."""
         state, written = self._shard(key, "read").read(key, leader_epoch)
-        if written is not None:
-            written.await_disk()
+        written.await_disk()
         return state
 
     def summary(self, key: SharePartitionKey) -> ShareState:
@@ -135,9 +134,7 @@ class ShareCoordinator:
 
     def delete(self, key: SharePartitionKey) -> None:
         """Delete the state; no effect if there is none."""
-        written = self._shard(key, "delete").delete(key)
-        if written is not None:
-            written.await_disk()
+        self._shard(key, "delete").delete(key).await_disk()
 
     def _shard(self, key: SharePartitionKey, verb: str, words: str = "") -> ShareShard:
         try:

@@ -11,7 +11,14 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
-from kbroker.coordinator.internal_topic import InternalTopic, KeyValue, UnreadableError, Written, report_strangers
+from kbroker.coordinator.internal_topic import (
+    NOTHING_WRITTEN,
+    InternalTopic,
+    KeyValue,
+    UnreadableError,
+    Written,
+    report_strangers,
+)
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import CoordinatorShard
 from kbroker.coordinator.share import share_records
@@ -129,7 +136,7 @@ class ShareShard(CoordinatorShard):
 
     # ------------------------------------------------------------ requests
 
-    def read(self, key: SharePartitionKey, leader_epoch: int) -> tuple[ShareState, Written | None]:
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> tuple[ShareState, Written]:
         """Return the state; a new leader epoch is stored. Raises: KafkaError."""
         with self.lock:
             self.check()
@@ -137,7 +144,7 @@ class ShareShard(CoordinatorShard):
             _check_leader_epoch(found, leader_epoch)
             self._check_exists(key)
             state = found.state
-            written = None
+            written = NOTHING_WRITTEN
             if leader_epoch not in (NO_EPOCH, found.leader_epoch):
                 written = self._write(key, found, leader_epoch, state.start_offset, state.delivery_complete_count, ())
             return _share_state(state, with_batches=True), written
@@ -173,23 +180,23 @@ class ShareShard(CoordinatorShard):
             now_ms = self._clock.wall_ms()
             return self._snapshots({key: initial_state(state_epoch, start_offset, snapshot_epoch, now_ms)})
 
-    def delete(self, key: SharePartitionKey) -> Written | None:
+    def delete(self, key: SharePartitionKey) -> Written:
         """Delete a share partition; no effect if it is unknown. Raises: KafkaError."""
         with self.lock:
             self.check()
             self._check_exists(key)
             return self._delete([key])
 
-    def delete_topics(self) -> Written | None:
+    def delete_topics(self) -> Written:
         """Delete the share partitions of topics that no longer exist. Raises: KafkaError."""
         with self.lock:
             self.check()
             return self._delete([key for key in self.stored if not self._exists(key)])
 
-    def _delete(self, keys: Sequence[SharePartitionKey]) -> Written | None:
+    def _delete(self, keys: Sequence[SharePartitionKey]) -> Written:
         known = [key for key in keys if key in self.stored]
         if not known:
-            return None
+            return NOTHING_WRITTEN
         written = self.append([(share_records.encode_key(SNAPSHOT, key), None) for key in known])
         for key in known:
             del self.stored[key]
@@ -197,7 +204,7 @@ class ShareShard(CoordinatorShard):
 
     # ------------------------------------------------------------ periodic work
 
-    def snapshot_idle(self, interval_ms: int) -> Written | None:
+    def snapshot_idle(self, interval_ms: int) -> Written:
         """Write snapshots of share partitions without one in the interval, unless all have been idle already.
 
         With them, the records before them can be deleted. Raises: KafkaError.
@@ -205,14 +212,14 @@ class ShareShard(CoordinatorShard):
         with self.lock:
             self.check()
             if all(one.state.create_ms != one.state.write_ms for one in self.stored.values()):
-                return None
+                return NOTHING_WRITTEN
             now_ms = self._clock.wall_ms()
             states = {
                 key: one.state._replace(snapshot_epoch=one.state.snapshot_epoch + 1, write_ms=now_ms)
                 for key, one in self.stored.items()
                 if now_ms - one.state.write_ms >= interval_ms
             }
-            return self._snapshots(states) if states else None
+            return self._snapshots(states) if states else NOTHING_WRITTEN
 
     def prune(self) -> bool:
         """Delete the records before the oldest snapshot that is in use; return whether the log's start moved."""
