@@ -154,9 +154,10 @@ class Producer:
             timestamp_ms = int(self._wall_clock() * 1000)
         if self._pending_bytes and self._pending_bytes + len(key or b"") + len(value or b"") > self.batch_size_bytes:
             self.flush()
-        batch = self._pending[topic, partition] = self._builder(topic, partition)
+        batch = self._builder(topic, partition)
         before = batch.size_bytes
         batch.append(key, value, timestamp_ms, headers)
+        self._pending[topic, partition] = batch
         self._pending_bytes += batch.size_bytes - before
 
     def send_rows(self, topic: str, rows: ArrowRows) -> None:

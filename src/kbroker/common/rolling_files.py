@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import REQUESTS, file_name, is_file_name
+
+logger = get_logger(__name__)
 
 
 class RollingFiles:
@@ -46,7 +49,10 @@ class RollingFiles:
         self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
 
     def write(self, data: bytes) -> None:
-        """Write whole records: all of them, or none. A deleted file or folder is created again."""
+        """Write whole records: all of them, or none. A deleted file or folder is created again.
+
+        A file that cannot be ended, and an old one that cannot be deleted, are logged, since the records are written.
+        """
         if not data:
             return
         if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
@@ -61,10 +67,13 @@ class RollingFiles:
         except OSError:
             self._take_back(whole)
             raise
-        if whole == 0:
-            self._delete_oldest()  # only once the new one has content: a failing disk must not cost the old ones
-        if self._size >= self._file_bytes:
-            self.close()
+        try:
+            if self._size >= self._file_bytes:
+                self.close()
+            if whole == 0:
+                self._delete_oldest()  # only once the new one has content: a failing disk must not cost the old ones
+        except OSError as error:
+            logger.warning("%s: a full file cannot be ended, or an old one not be deleted: %s", self._folder, error)
 
     def close(self) -> None:
         """End the file; the next write begins another. Idempotent."""

@@ -110,8 +110,9 @@ class Sampler(ABC):
     def _begin(self) -> None:
         """Start the thread unless it runs; under the lock."""
         if self._thread is None and not self._stopping.is_set():
-            self._thread = new_thread(self._name, self._run)
-            self._thread.start()
+            thread = new_thread(self._name, self._run)
+            thread.start()  # may fail; the next page tries again
+            self._thread = thread
 
     def stop(self) -> None:
         """Stop sampling, and wait for a sample in progress. Idempotent."""

@@ -145,41 +145,48 @@ class ControllerChannel:
                     break
                 request = self._queue.popleft()
             try:
-                self._serve(request)
-            except Exception:
-                logger.exception("the response to a request of channel %s cannot be handled", self.name)
+                outcome = self._serve(request)
+            except Exception as error:
+                logger.exception("channel %s cannot serve a request", self.name)
+                outcome = _failed(Errors.UNKNOWN_SERVER_ERROR, repr(error))
+            if outcome is not None:
+                self._complete(request, outcome)
         self._disconnect()
         while self._queue:
-            self._queue.popleft().complete(_failed(Errors.NETWORK_EXCEPTION, "the broker stops"))
+            self._complete(self._queue.popleft(), _failed(Errors.NETWORK_EXCEPTION, "the broker stops"))
 
-    def _serve(self, request: _Request) -> None:
-        """Complete a request, or put it back and wait."""
+    def _complete(self, request: _Request, outcome: Outcome) -> None:
+        try:
+            request.complete(outcome)
+        except Exception:
+            logger.exception("the response to a request of channel %s cannot be handled", self.name)
+
+    def _serve(self, request: _Request) -> Outcome | None:
+        """Return the end of a request, or put it back, wait and return None."""
         if self._clock.now_ms() - request.created_ms >= self._retry_timeout_ms:
             outcome = _failed(Errors.REQUEST_TIMED_OUT, "no controller took the request in time")
-            request.complete(outcome._replace(queue_ms=self._retry_timeout_ms))
-            return
+            return outcome._replace(queue_ms=self._retry_timeout_ms)
         address = self._controller()
         if address is None:
             self._retry(request, NO_CONTROLLER_BACKOFF_S)
-            return
+            return None
         try:
             outcome = self._exchange(address, request)
         except BrokerConnectionError as error:
             self._disconnect()
             self._note(str(error))
             self._retry(request, RETRY_BACKOFF_S, is_first=False)
-            return
+            return None
         except KafkaError as error:
             if error.error is not Errors.UNSUPPORTED_VERSION:
                 self._disconnect()
                 self._note(f"controller {format_address(address)}: {error.message}")
-            request.complete(Outcome({}, 0, error, self._clock.now_ms() - request.created_ms))
-            return
+            return Outcome({}, 0, error, self._clock.now_ms() - request.created_ms)
         if outcome.body.get("ErrorCode") == Errors.NOT_CONTROLLER:
             self._disconnect()
             self._retry(request, RETRY_BACKOFF_S)
-            return
-        request.complete(outcome)
+            return None
+        return outcome
 
     def _exchange(self, address: Address, request: _Request) -> Outcome:
         connection = self._connection

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> Non
     assert partition == 1
     assert batch.records() == [(0, 5, b"k", b"one", [("h", b"x")]), (1, 7, None, None, [])]
     assert [Delivery("t", 1, 40, 2)] == deliveries
+
+
+def test_a_record_that_cannot_be_added_leaves_no_batch(broker: FakeBroker, cluster: Cluster) -> None:
+    """Its partition's batch would be empty, which a broker refuses."""
+    taken = take(broker, iter(()))
+    producer = Producer(cluster)
+    with pytest.raises(TypeError):
+        producer.send("t", cast("bytes", "text"), partition=0)
+    producer.send("t", b"x", partition=1)
+    producer.flush()
+    assert [partition for partition, _ in taken] == [1]
 
 
 def test_full_batch_is_sent_unasked(broker: FakeBroker, cluster: Cluster) -> None:

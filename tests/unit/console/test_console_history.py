@@ -1,6 +1,7 @@
 """History of the last ten minutes: rates between two samples, and verdicts that count once."""
 
 import math
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,6 +129,20 @@ def test_verdicts_that_have_left_the_ring_are_not_hidden(rig: Rig) -> None:
     rig.verdicts = [verdict(T0 + SECOND + 5) for _ in range(1024)]
     rig.look(T0 + 2 * SECOND)
     assert rig.history.missed_until_ms == T0 + SECOND + 5
+
+
+def test_a_thread_that_cannot_start(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next page tries again, and a stop has nothing to wait for."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start"):
+                rig.history.use()
+    rig.history.stop()
 
 
 def test_its_thread_ends_when_asked_to(rig: Rig) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -184,6 +184,31 @@ def test_a_version_that_the_controller_lacks(network: Network) -> None:
     (outcome,) = network.await_ends(1)
     assert outcome.error is not None
     assert outcome.error.error is Errors.UNSUPPORTED_VERSION
+
+
+def test_failures_around_a_request(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    """A request during which the channel itself fails has an error, and a failing completion ends no other request."""
+
+    def fail(*args: object) -> NoReturn:
+        raise ZeroDivisionError("a bug")
+
+    network.channel.on_versions = fail
+    network.send(1)
+    (outcome,) = network.await_ends(1)
+    assert outcome.error is not None
+    assert outcome.error.error is Errors.UNKNOWN_SERVER_ERROR
+    network.channel.send(HEARTBEAT, {"BrokerId": 2}, fail)
+    network.send(3)
+    assert network.await_ends(2)[1].error is None
+    network.leader = None
+    network.channel.send(HEARTBEAT, {"BrokerId": 4}, fail)
+    network.send(5)
+    assert network.channel.close()
+    assert len(network.await_ends(3)) == 3
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "channel test cannot serve a request",
+        *["the response to a request of channel test cannot be handled"] * 2,
+    ]
 
 
 def test_the_end(network: Network) -> None:

@@ -241,6 +241,25 @@ def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pyte
     ]  # fmt: skip
 
 
+def test_old_files_that_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records are written, so the write does not fail; the next new file deletes the old ones."""
+    files = rolling(tmp_path, file_count=1, file_bytes=1)
+    files.write(b"one\n")
+
+    def fail(path: Path, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail)
+        files.write(b"two\n")
+    assert "cannot be ended, or an old one not be deleted: [Errno 30] Read-only file system" in caplog.text
+    assert len(files_in(tmp_path)) == 2
+    files.write(b"three\n")
+    assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [b"three\n"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
 def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
     """Records do not go to a deleted file."""

@@ -5,13 +5,13 @@ offsets of the gap) is also written by Kafka's compaction to keep offsets: every
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from kbroker._core.codec.crc32c import crc32c
-from kbroker.log import checkpoints
+from kbroker.log.checkpoints import write_atomically
 from kbroker.log.tools.batch_file import HEADER, BatchFile, DamagedBatch
 from kbroker.protocol.batch_format import BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM
 
@@ -66,26 +66,19 @@ def fill_gaps(segment: Path, gaps: list[Gap]) -> bool:
     """
     if gaps[-1].last_offset - int(segment.stem) > MAX_DELTA:
         return False
-    with rewritten(segment) as (source, target):
-        at = 0
-        for gap in gaps:
-            copy_bytes(source, target, gap.position - at)
-            target.write(empty_batch(gap))
-            at = gap.position
-        copy_bytes(source, target, segment.stat().st_size - at)
+    write_atomically(segment, _filled(segment, gaps))
     return True
 
 
-@contextmanager
-def rewritten(segment: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Yield a segment's file and a new one, which replaces it atomically at the end."""
-    temporary = segment.with_name(segment.name + ".repaired")
-    with segment.open("rb") as source, temporary.open("wb") as target:
-        yield source, target
-        target.flush()
-        checkpoints.sync_descriptor(target.fileno())
-    temporary.replace(segment)
-    checkpoints.sync_folder(segment.parent)
+def _filled(segment: Path, gaps: list[Gap]) -> Iterator[bytes]:
+    """Yield the content of a segment, with an empty batch in each gap."""
+    with segment.open("rb") as source:
+        at = 0
+        for gap in gaps:
+            yield from pieces(source, gap.position - at)
+            yield empty_batch(gap)
+            at = gap.position
+        yield from pieces(source)
 
 
 def empty_batch(gap: Gap) -> bytes:
@@ -98,11 +91,8 @@ def empty_batch(gap: Gap) -> bytes:
     return HEADER.pack(*fields, crc32c(unsigned[CRC_FROM:]), *tail)
 
 
-def copy_bytes(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    """Copy up to ``size`` bytes from the current position of the source."""
-    while size > 0:
-        piece = source.read(min(size, COPY_BYTES))
-        if not piece:
-            return
-        target.write(piece)
-        size -= len(piece)
+def pieces(source: BinaryIO, size_bytes: int = 2**62) -> Iterator[bytes]:
+    """Yield up to ``size_bytes`` from the current position of the source, COPY_BYTES at a time."""
+    while size_bytes > 0 and (piece := source.read(min(size_bytes, COPY_BYTES))):
+        yield piece
+        size_bytes -= len(piece)

@@ -281,12 +281,17 @@ def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
     """Rewrite the segment atomically without the damaged bytes; its indexes are removed first, and rebuilt from it."""
     for suffix in (".index", ".timeindex"):
         segment.with_suffix(suffix).unlink(missing_ok=True)
-    with gaps.rewritten(segment) as (source, target):
+    checkpoints.write_atomically(segment, _without(segment, findings))
+    return [replace(f, repair=f"cut {f.size_bytes} bytes") for f in findings]
+
+
+def _without(segment: Path, findings: list[Finding]) -> Iterator[bytes]:
+    """Yield the content of a segment without its damaged bytes, which are written to files next to it."""
+    with segment.open("rb") as source:
         at = 0
         for f in findings:
-            gaps.copy_bytes(source, target, f.position - at)
+            yield from gaps.pieces(source, f.position - at)
             with segment.with_name(f"{segment.name}.{f.position}.damaged").open("wb") as aside:
-                gaps.copy_bytes(source, aside, f.size_bytes)
+                aside.writelines(gaps.pieces(source, f.size_bytes))
             at = f.position + f.size_bytes
-        gaps.copy_bytes(source, target, segment.stat().st_size - at)
-    return [replace(f, repair=f"cut {f.size_bytes} bytes") for f in findings]
+        yield from gaps.pieces(source)

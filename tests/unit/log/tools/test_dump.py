@@ -235,6 +235,24 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
     assert verify(tmp_path) == []
 
 
+def test_a_repair_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment stays as it is, and no file of the attempt fills the disk further."""
+    damaged = bytearray(batch(1))
+    damaged[-2] ^= 0x40
+    content = batch(0) + bytes(damaged) + batch(2)
+    log = segment(tmp_path / "t-0", 0, content)
+
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "sync_descriptor", fail)
+        with pytest.raises(OSError, match="No space"):
+            verify(tmp_path, repair=True)
+    assert log.read_bytes() == content
+    assert sorted(path.name for path in log.parent.iterdir()) == [log.name, f"{log.name}.68.damaged"]
+
+
 @pytest.mark.parametrize(
     ("batches", "position"),
     [
