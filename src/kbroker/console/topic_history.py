@@ -1,4 +1,4 @@
-"""The last ten minutes of each topic: offsets appended per second, and its size."""
+"""The last ten minutes of each topic: records appended per second, and its size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SHARE = 100  # of the time, at most one part is spent on samples
 
 
 class Point(NamedTuple):
-    """A sample of a topic: offsets per second since the previous one, and bytes on disk."""
+    """A sample of a topic: records per second since the previous one, and bytes on disk."""
 
     time_ms: int
-    offsets: float
+    records: float
     size_bytes: int
 
 
@@ -89,7 +89,7 @@ class TopicHistory:
             ]
 
     def rate(self, name: str) -> float | None:
-        """Return the offsets per second of the last sample, None without one."""
+        """Return the records per second of the last sample, None without one."""
         with self._lock:
             series = self._series.get(name)
             rate = -1.0 if series is None else series.rates[(self._count - 1) % SAMPLES]

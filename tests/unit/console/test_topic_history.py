@@ -84,7 +84,7 @@ def test_ten_minutes_are_kept(rig: Rig) -> None:
         rig.look()
     points = rig.history.points("t")
     assert len(points) == SAMPLES
-    assert [point.offsets for point in points] == [1.0] * SAMPLES
+    assert [point.records for point in points] == [1.0] * SAMPLES
     assert points[-1].time_ms - points[0].time_ms == (SAMPLES - 1) * EVERY_MS
 
 

@@ -20,7 +20,7 @@ from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
 MOST_OFFSETS = 2000  # partitions whose offsets a page requests
-SORTS_OF_ALL, SORTS_OF_BROKER = ("name", "partitions", "size"), ("name", "partitions", "offsets", "size", "rate")
+SORTS_OF_ALL, SORTS_OF_BROKER = ("name", "partitions", "size"), ("name", "partitions", "records", "size", "rate")
 
 
 class Listed(NamedTuple):
@@ -33,12 +33,9 @@ class Listed(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Sums over the partitions of a topic that are online; None: unknown.
+    """Sums over the partitions of a topic that are online; None: unknown."""
 
-    ``offsets``: from the first to the end, which transaction markers have too, and records that compaction removed.
-    """
-
-    offsets: int | None = None
+    records: int | None = None
     size_bytes: int | None = None
     offline: int = 0
     rate: float | None = None
@@ -112,22 +109,22 @@ def topics(site: Site, query: Query, path: str = "topics") -> View:
 
 
 def _weight(figures: Figures, sort: str) -> float:
-    found = {"offsets": figures.offsets, "size": figures.size_bytes, "rate": figures.rate}[sort]
+    found = {"records": figures.records, "size": figures.size_bytes, "rate": figures.rate}[sort]
     return -1 if found is None else found
 
 
 def _figures(site: Site, found: Sequence[Listed], has_offsets: bool) -> Mapping[str, Figures]:
     """Return the figures of topics: of the logs of this process, else of the cluster's brokers.
 
-    Args: ``has_offsets``: request the numbers of offsets too.
+    Args: ``has_offsets``: request the numbers of records too.
     """
     if site.has_broker:
         return {one.name: _local_figures(site, one.name) for one in found}
     sizes: dict[str, int] = {}
     for (name, _), size_bytes in _sizes(site, [one.name for one in found]).items():
         sizes[name] = sizes.get(name, 0) + size_bytes
-    counts = _offset_counts(site, found) if has_offsets else {}
-    return {one.name: Figures(counts.get(one.name), sizes.get(one.name), one.offline) for one in found}
+    records = _records(site, found) if has_offsets else {}
+    return {one.name: Figures(records.get(one.name), sizes.get(one.name), one.offline) for one in found}
 
 
 def _local_figures(site: Site, name: str) -> Figures:
@@ -158,8 +155,8 @@ def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
         return {}
 
 
-def _offset_counts(site: Site, found: Sequence[Listed]) -> Mapping[str, int]:
-    """Return the numbers of offsets of the first topics, for as many partitions as a page may request."""
+def _records(site: Site, found: Sequence[Listed]) -> Mapping[str, int]:
+    """Return the numbers of records of the first topics, for as many partitions as a page may request."""
     partitions: list[TopicPartition] = []
     for one in found:
         if len(partitions) + one.partitions > MOST_OFFSETS:
@@ -214,7 +211,7 @@ def topic(site: Site, query: Query) -> View:
         "figures": figures,
         "part": part,
         "rows": rows,
-        "rate_chart": chart_of((one.time_ms, one.offsets) for one in points),
+        "rate_chart": chart_of((one.time_ms, one.records) for one in points),
         "size_chart": chart_of((one.time_ms, one.size_bytes) for one in points),
         "fields": Fields(),
         "problem": "",
