@@ -233,18 +233,18 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
     except BrokerStartError as error:
         raise ServeError(str(error), START_STATUS) from None
     try:
-        if stop.has_come():
-            return False
-        lines = [*(describe(first) if broker is first else [ready_line(broker)])]
-        _print_ready([*lines, f"kbroker {control.describe()}"] if control is not None else lines)
-        if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
-            gc.freeze()
-            gc.enable()
-        process_memory.release_free_memory()  # half a MiB that only the start needed
-        stop.wait()
+        was_ready = not stop.has_come()
+        if was_ready:
+            lines = [*(describe(first) if broker is first else [ready_line(broker)])]
+            _print_ready([*lines, f"kbroker {control.describe()}"] if control is not None else lines)
+            if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
+                gc.freeze()
+                gc.enable()
+            process_memory.release_free_memory()  # half a MiB that only the start needed
+            stop.wait()
         if broker.failure:
             raise ServeError(broker.failure, START_STATUS)
-        return True
+        return was_ready
     finally:
         if control is not None:
             control.stop()

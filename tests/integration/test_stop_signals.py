@@ -164,6 +164,18 @@ def test_ctrl_c_during_an_import_is_not_lost(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_a_failure_before_the_ready_line_is_reported() -> None:
+    """A broker whose metadata log fails at the end of its start ends with the reason, as one that fails later."""
+    program = (
+        "from kbroker import serving\nfrom kbroker.broker import Broker\nstart = Broker.start\n"
+        "def failing(broker):\n    start(broker)\n    broker.failure = 'the disk burns'\n    broker.on_failure()\n"
+        "Broker.start = failing\nsettings = {'listeners': 'PLAINTEXT://127.0.0.1:0', 'kbroker.in.memory': 'true'}\n"
+        "try:\n    serving.serve(lambda: settings)\nexcept serving.ServeError as error:\n    print(error.status, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 the disk burns\n", "")
+
+
 def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     """A cancelled start releases the folder, and the next broker starts in it."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
