@@ -90,7 +90,7 @@ class FollowerLog(SnapshotWriter):
         super().__init__(log_dir, config, clock)
         self._segment_bytes = config.integer("metadata.log.segment.bytes")
         self._lock = threading.Lock()  # of the list of segments
-        self._descriptor = -1
+        self._descriptor = -1  # of the last segment, -1 until it is opened
         self._segments: list[_Segment] = []
         self._epochs: dict[int, int] = {}  # offset of the first batch of each leader epoch
         self._epoch_file = checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT)
@@ -140,7 +140,7 @@ class FollowerLog(SnapshotWriter):
             self._restart(0)
         else:
             self._write_epochs()
-            self._reopen()
+            self._opened()
 
     def _lacks_snapshot(self) -> bool:
         """Return whether no snapshot has the records before the first one in the log."""
@@ -260,14 +260,14 @@ class FollowerLog(SnapshotWriter):
         return count
 
     def _write(self, segment: _Segment, data: bytes) -> None:
-        left, position = memoryview(data), segment.size_bytes
+        left, position, descriptor = memoryview(data), segment.size_bytes, self._opened()
         try:
             while left:  # after a short write the next one raises the error, such as ENOSPC
-                written = os.pwrite(self._descriptor, left, position)
+                written = os.pwrite(descriptor, left, position)
                 left, position = left[written:], position + written
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, segment.size_bytes)
+                os.ftruncate(descriptor, segment.size_bytes)
             raise
 
     def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
@@ -282,6 +282,7 @@ class FollowerLog(SnapshotWriter):
         return self.end_offset
 
     def _truncate(self, offset: int) -> None:
+        self._close_file()
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             with self._lock:
                 self._segments.pop().remove()
@@ -292,8 +293,7 @@ class FollowerLog(SnapshotWriter):
                 segment.cut(batch.base_offset, position)
                 break
             position += batch.size_bytes
-        self._reopen()
-        os.ftruncate(self._descriptor, segment.size_bytes)
+        os.ftruncate(self._opened(), segment.size_bytes)
         self._epochs = {epoch: start for epoch, start in self._epochs.items() if start < segment.end_offset}
         self._write_epochs()
 
@@ -306,6 +306,7 @@ class FollowerLog(SnapshotWriter):
 
     def _restart(self, offset: int) -> None:
         """Remove all batches: the log begins at an offset."""
+        self._close_file()
         with self._lock:
             for segment in self._segments:
                 segment.remove()
@@ -319,29 +320,34 @@ class FollowerLog(SnapshotWriter):
         path = self.folder / f"{offset:020}.log"
         path.touch()
         checkpoints.sync_folder(self.folder)
+        self._close_file()
         with self._lock:
             self._segments.append(_Segment(offset, path))
-        self._reopen()
 
-    def _reopen(self) -> None:
-        """Open the last segment for appends."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = os.open(self._segments[-1].path, os.O_WRONLY | os.O_CLOEXEC)
+    def _opened(self) -> int:
+        """Return the descriptor of the last segment. Raises: OSError."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._segments[-1].path, os.O_WRONLY | os.O_CLOEXEC)
+        return self._descriptor
+
+    def _close_file(self) -> None:
+        """Close the last segment before another one is the last: its descriptor must not stay if a step fails."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def flush(self) -> None:
         """Make the last segment durable. Raises: OSError."""
-        checkpoints.sync_descriptor(self._descriptor)
+        checkpoints.sync_descriptor(self._opened())
 
     def close(self) -> None:
         """Close the log; its content is on disk, unless the sync failed. Idempotent."""
         if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
             try:
-                checkpoints.sync_descriptor(descriptor)
+                checkpoints.sync_descriptor(self._descriptor)
             except OSError as error:  # it is checked, and fetched again where it is damaged, at the next start
                 logger.warning("%s cannot be synced: %s", self.folder, error)
-            os.close(descriptor)
+            self._close_file()
 
     # ------------------------------------------------------------ epochs
 

@@ -1,5 +1,6 @@
 """Metadata log of a follower after crashes, damage and truncation, in several segments."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -207,6 +208,43 @@ def test_a_close_whose_sync_fails(
         assert follower.log._descriptor == -1
     with RaftFollower(tmp_path, quorum) as follower:
         assert follower.catch_up() == quorum.image()
+
+
+@pytest.mark.parametrize("begins_epoch", [False, True])
+def test_no_descriptor_for_another_last_segment(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, begins_epoch: bool
+) -> None:
+    """After a new segment, or a truncation of several, no write goes to the file that has the closed one's number."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.log._segment_bytes = 100
+        follower.catch_up()
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.append(rows.topic("c", 3), rows.partition(3))
+        if begins_epoch:
+            follower.drive()
+            quorum.elect(2)
+        quorum.commit()
+        real = os.open
+
+        def open_or_fail(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if str(path).endswith(".log") and not flags & os.O_CREAT:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(path, flags, mode, dir_fd=dir_fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", open_or_fail)
+            with contextlib.suppress(OSError):
+                follower.drive()
+            others = [(tmp_path / f"other-{number}").open("w+b") for number in range(8)]
+            for _ in range(3):
+                with contextlib.suppress(OSError):
+                    follower.drive()
+        assert follower.catch_up() == quorum.image()
+        assert [os.fstat(other.fileno()).st_size for other in others] == [0] * len(others)
+        for other in others:
+            other.close()
+    with RaftFollower(tmp_path, quorum) as follower:
+        assert follower.log.end_offset == quorum.end_offset
 
 
 def test_a_damaged_state_of_the_quorum(tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture) -> None:
