@@ -75,6 +75,7 @@ class ForwardingManager:
             )  # fmt: skip
             complete(ForwardedResponse(b"", Errors.INVALID_REQUEST))
             return
+        body = envelope(request, client)
         with self._lock:
             fits = self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
             if fits:
@@ -94,7 +95,7 @@ class ForwardingManager:
                 self.remote_times.record(outcome.remote_ms)
             complete(_response(outcome))
 
-        self._channel.send(ENVELOPE, envelope(request, client), finish)
+        self._channel.send(ENVELOPE, body, finish)
 
 
 def _times(name: str, clock: BaseClock) -> Sensor:

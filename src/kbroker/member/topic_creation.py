@@ -47,8 +47,6 @@ class TopicCreation:
             return
         low, high = codec.api(CREATE_TOPICS).request_versions
         version = max(low, min(high, self._channel.versions.get(CREATE_TOPICS, (low, high))[1]))
-        request = codec.encode_request_header(CREATE_TOPICS, version, correlation_id, client_id)
-        request += codec.encode_request(CREATE_TOPICS, version, self._body(claimed))
 
         def end(response: ForwardedResponse) -> None:
             body: codec.Body = {"Topics": [{"Name": name, "ErrorCode": int(response.error)} for name in claimed]}
@@ -59,7 +57,13 @@ class TopicCreation:
                     logger.error("the controller's response to CreateTopics is malformed: %s", error)
             self._finish(claimed, body)
 
-        self._forwarding.forward(request, client, end)
+        try:
+            request = codec.encode_request_header(CREATE_TOPICS, version, correlation_id, client_id)
+            request += codec.encode_request(CREATE_TOPICS, version, self._body(claimed))
+            self._forwarding.forward(request, client, end)
+        except BaseException:
+            self._finish(claimed, {})  # otherwise no client could have them created any more
+            raise
 
     def _claim(self, names: Iterable[str]) -> list[str]:
         """Return the topics that are not requested yet."""

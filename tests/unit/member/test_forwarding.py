@@ -37,3 +37,14 @@ def test_requests_that_wait_together() -> None:
     channel.fail(Errors.NETWORK_EXCEPTION)
     forwarding.forward(b"next", ALICE, ends.append)
     assert [one.error for one in ends[1:]] == [Errors.NETWORK_EXCEPTION]
+
+
+def test_a_request_that_cannot_be_sent() -> None:
+    """It counts neither as a waiting request nor towards the limit of those."""
+    forwarding = ForwardingManager(cast("ControllerChannel", FakeChannel()), VirtualClock())
+    ends: list[ForwardedResponse] = []
+    for _ in range(MAX_WAITING_BYTES // MAX_REQUEST_BYTES):
+        with pytest.raises(ValueError, match="no address"):
+            forwarding.forward(bytes(MAX_REQUEST_BYTES), Client("User:alice", "no address"), ends.append)
+    forwarding.forward(bytes(MAX_REQUEST_BYTES), ALICE, ends.append)
+    assert (forwarding.queue_length, ends) == (1, [])

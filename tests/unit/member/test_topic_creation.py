@@ -6,7 +6,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.member.client import Client
 from kbroker.member.forwarding import ENVELOPE, ForwardingManager
 from kbroker.member.topic_creation import CREATE_TOPICS, TopicCreation
@@ -75,4 +75,16 @@ def test_a_failed_topic_is_logged_and_may_be_requested_again(caplog: pytest.LogC
     assert "error 7" in texts[1]
     assert "__consumer_offsets cannot be created" in texts[2]
     creation.create(["a"], ALICE, "me", 5)
+    assert len(channel.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "client_id"), [(ALICE, "\ufffd" * 11_000), (Client("User:alice", "no address"), "me")]
+)
+def test_a_request_that_cannot_be_sent_keeps_no_topic(client: Client, client_id: str) -> None:
+    """A client id of many invalid bytes exceeds a header in UTF-8; other clients can create the topic."""
+    creation, channel = make()
+    with pytest.raises((KafkaError, ValueError)):
+        creation.create(["a"], client, client_id, 5)
+    creation.create(["a"], ALICE, "me", 6)
     assert len(channel.sent) == 1
