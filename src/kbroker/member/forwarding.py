@@ -14,6 +14,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.sensor import Sensor
 from kbroker._core.metrics.stats import Percentiles
 from kbroker.common.errors import Errors
+from kbroker.common.limited_log import RateLimitedLogger
 from kbroker.common.loggers import get_logger
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel, Outcome
@@ -55,6 +56,7 @@ class ForwardingManager:
 
     def __init__(self, channel: ControllerChannel, clock: BaseClock) -> None:
         self._channel = channel
+        self._log = RateLimitedLogger(logger, clock)
         self.queue_times, self.remote_times = _times("QueueTimeMs", clock), _times("RemoteTimeMs", clock)
         self._lock = threading.Lock()
         self._waiting_bytes = 0
@@ -69,7 +71,7 @@ class ForwardingManager:
         """Send a request, header included, for a client; ``complete`` is called exactly once, maybe at once."""
         size_bytes = len(request)
         if size_bytes > MAX_REQUEST_BYTES:
-            logger.warning(
+            self._log.warning(
                 "a request of %s at %s is refused: it has %d bytes, and at most %d can be forwarded to the controller",
                 client.principal, client.host, size_bytes, MAX_REQUEST_BYTES,
             )  # fmt: skip
@@ -82,7 +84,7 @@ class ForwardingManager:
                 self._waiting += 1
                 self._waiting_bytes += size_bytes
         if not fits:
-            logger.warning("a request is refused: %d forwarded ones wait for a controller", self._waiting)
+            self._log.warning("a request is refused: %d forwarded ones wait for a controller", self._waiting)
             complete(ForwardedResponse(b"", Errors.REQUEST_TIMED_OUT))
             return
 
@@ -93,9 +95,24 @@ class ForwardingManager:
             self.queue_times.record(outcome.queue_ms)
             if outcome.error is None or outcome.error.error is not Errors.REQUEST_TIMED_OUT:
                 self.remote_times.record(outcome.remote_ms)
-            complete(_response(outcome))
+            complete(self._response(outcome))
 
         self._channel.send(ENVELOPE, body, finish)
+
+    def _response(self, outcome: Outcome) -> ForwardedResponse:
+        if outcome.error is not None:
+            error = outcome.error.error
+            if error not in (Errors.REQUEST_TIMED_OUT, Errors.NETWORK_EXCEPTION):
+                self._log.warning("a request cannot be forwarded: %s", outcome.error.message)
+                error = Errors.UNKNOWN_SERVER_ERROR
+            return ForwardedResponse(b"", error)
+        code = outcome.body["ErrorCode"]
+        if code == Errors.UNSUPPORTED_VERSION:
+            return ForwardedResponse(b"", Errors.UNSUPPORTED_VERSION)
+        if code or outcome.body["ResponseData"] is None:
+            self._log.warning("a forwarded request failed with error %d of its envelope", code)
+            return ForwardedResponse(b"", Errors.UNKNOWN_SERVER_ERROR)
+        return ForwardedResponse(bytes(outcome.body["ResponseData"]))
 
 
 def _times(name: str, clock: BaseClock) -> Sensor:
@@ -121,19 +138,3 @@ def address_bytes(host: str) -> bytes:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.packed
     return address.packed
-
-
-def _response(outcome: Outcome) -> ForwardedResponse:
-    if outcome.error is not None:
-        error = outcome.error.error
-        if error not in (Errors.REQUEST_TIMED_OUT, Errors.NETWORK_EXCEPTION):
-            logger.warning("a request cannot be forwarded: %s", outcome.error.message)
-            error = Errors.UNKNOWN_SERVER_ERROR
-        return ForwardedResponse(b"", error)
-    code = outcome.body["ErrorCode"]
-    if code == Errors.UNSUPPORTED_VERSION:
-        return ForwardedResponse(b"", Errors.UNSUPPORTED_VERSION)
-    if code or outcome.body["ResponseData"] is None:
-        logger.warning("a forwarded request failed with error %d of its envelope", code)
-        return ForwardedResponse(b"", Errors.UNKNOWN_SERVER_ERROR)
-    return ForwardedResponse(bytes(outcome.body["ResponseData"]))

@@ -120,7 +120,7 @@ class Member:
         self._heartbeats = channel("heartbeat", heartbeat_ms)
         self._forwarding = channel("forwarding", TIMEOUT_MS)
         self.forwarding = ForwardingManager(self._forwarding, clock)
-        self.topic_creation = TopicCreation(config, self._forwarding, self.forwarding)
+        self.topic_creation = TopicCreation(config, self._forwarding, self.forwarding, clock)
         self.producer_ids = RemoteProducerIds(node_id, lambda: self.broker_epoch, self._forwarding)
         self._tasks = Scheduler(clock, "lifecycle-manager")
         self.lifecycle = BrokerLifecycle(

@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 
+from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.limited_log import RepeatedFailures, cause_of
 from kbroker.common.loggers import get_logger
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel, Outcome
@@ -26,10 +28,13 @@ _DEFAULT_FACTOR = 3  # of an internal topic, unless it is set
 class TopicCreation:
     """Requests to create topics. A topic is requested once at a time. Threads: any."""
 
-    def __init__(self, config: BrokerConfig, channel: ControllerChannel, forwarding: ForwardingManager) -> None:
+    def __init__(
+        self, config: BrokerConfig, channel: ControllerChannel, forwarding: ForwardingManager, clock: BaseClock
+    ) -> None:
         self._config = config
         self._channel = channel
         self._forwarding = forwarding
+        self._failures = RepeatedFailures(clock)
         self._lock = threading.Lock()
         self._requested: set[str] = set()
 
@@ -74,7 +79,7 @@ class TopicCreation:
 
     def _end(self, names: Collection[str], outcome: Outcome) -> None:
         if outcome.error is not None:
-            logger.warning("%s cannot be created: %s", ", ".join(names), outcome.error.message)
+            self._report("%s cannot be created: %s", ", ".join(names), outcome.error.message)
         self._finish(names, outcome.body)
 
     def _finish(self, names: Collection[str], body: codec.Body) -> None:
@@ -83,7 +88,11 @@ class TopicCreation:
         for row in body.get("Topics", ()):
             if row["ErrorCode"] not in (Errors.NONE, Errors.TOPIC_ALREADY_EXISTS):
                 reason = row.get("ErrorMessage") or f"error {row['ErrorCode']}"
-                logger.warning("topic %s cannot be created automatically: %s", row["Name"], reason)
+                self._report("topic %s cannot be created automatically: %s", row["Name"], reason)
+
+    def _report(self, message: str, names: str, reason: str) -> None:
+        """Log a failure, with limits: clients ask for their topics several times a second."""
+        self._failures.log((names, cause_of(reason)), logger.warning, message, names, reason)
 
     def _body(self, names: Iterable[str]) -> codec.Body:
         return {

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
+from kbroker.common.limited_log import LINES_PER_SECOND
 from kbroker.member.client import Client
 from kbroker.member.controller_channel import ControllerChannel
 from kbroker.member.forwarding import MAX_REQUEST_BYTES, MAX_WAITING_BYTES, ForwardedResponse, ForwardingManager
@@ -48,3 +49,15 @@ def test_a_request_that_cannot_be_sent() -> None:
             forwarding.forward(bytes(MAX_REQUEST_BYTES), Client("User:alice", "no address"), ends.append)
     forwarding.forward(bytes(MAX_REQUEST_BYTES), ALICE, ends.append)
     assert (forwarding.queue_length, ends) == (1, [])
+
+
+def test_refused_requests_have_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients that repeat a request fill no disk: a line has the number of those without one."""
+    clock, data = VirtualClock(), bytes(MAX_REQUEST_BYTES + 1)
+    forwarding = ForwardingManager(cast("ControllerChannel", FakeChannel()), clock)
+    for _ in range(100):
+        forwarding.forward(data, ALICE, lambda response: None)
+    assert len(caplog.messages) == LINES_PER_SECOND
+    clock.advance_ms(1000)
+    forwarding.forward(data, ALICE, lambda response: None)
+    assert caplog.messages[LINES_PER_SECOND] == "90 lines like the next were left out"

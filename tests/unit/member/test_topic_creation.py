@@ -18,9 +18,9 @@ ALICE = Client("User:alice", "10.0.0.1")
 
 
 def make(**settings: object) -> tuple[TopicCreation, FakeChannel]:
-    channel = FakeChannel({CREATE_TOPICS: (2, 6)})
+    channel, clock = FakeChannel({CREATE_TOPICS: (2, 6)}), VirtualClock()
     config = BrokerConfig({name.replace("_", "."): value for name, value in settings.items()})
-    return TopicCreation(config, channel, ForwardingManager(channel, VirtualClock())), channel  # type: ignore[arg-type]
+    return TopicCreation(config, channel, ForwardingManager(channel, clock), clock), channel  # type: ignore[arg-type]
 
 
 def inner(body: Body) -> tuple[codec.RequestHeader, Body]:
@@ -76,6 +76,17 @@ def test_a_failed_topic_is_logged_and_may_be_requested_again(caplog: pytest.LogC
     assert "__consumer_offsets cannot be created" in texts[2]
     creation.create(["a"], ALICE, "me", 5)
     assert len(channel.sent) == 1
+
+
+def test_a_topic_that_fails_for_many_clients_has_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients ask for their topics several times a second; another topic has its own line."""
+    creation, channel = make()
+    for name in ["a"] * 50 + ["b"]:
+        creation.create([name], ALICE, "me", 5)
+        failed = {"Topics": [{"Name": name, "ErrorCode": 38, "ErrorMessage": "three replicas, two brokers"}]}
+        data = codec.encode_response_frame(CREATE_TOPICS, 6, 5, failed)[4:]
+        channel.respond({"ErrorCode": 0, "ResponseData": data})
+    assert [line.split()[1] for line in caplog.messages] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
