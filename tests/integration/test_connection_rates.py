@@ -20,6 +20,7 @@ from kbroker.network.socket_server import SocketServer
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.native import connection_admission as admission
 from tests.native.echo import run_echo
+from tests.support.fixtures import fixture_of
 from tests.support.socket_rig import PAUSE, until
 
 
@@ -63,9 +64,7 @@ class Rig:
             client.close()
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

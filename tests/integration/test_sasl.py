@@ -19,6 +19,7 @@ from tests.support.broker import BrokerProcess, wait_for
 from tests.support.certificates import Certificates
 from tests.support.client import Body, Client
 from tests.support.descriptors import socket_count
+from tests.support.fixtures import fixture_of
 from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, settings
 from tests.support.wire import Closed
 
@@ -232,9 +233,7 @@ def test_refused_clients_that_leave_take_nothing_along(secured: SecuredBroker) -
 # ---- sessions that end
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

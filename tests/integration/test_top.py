@@ -16,6 +16,7 @@ import pytest
 from kbroker.broker import Broker
 from tests.support.broker import wait_for
 from tests.support.client import Client
+from tests.support.fixtures import fixture_of
 from tests.support.ports import free_run
 from tests.support.wire import Connection, create_topic
 
@@ -35,9 +36,7 @@ def settings_of(port: int, folder: Path | None = None) -> dict[str, object]:
     }
 
 
-@pytest.fixture
-def port() -> int:
-    return free_run(1)
+port = fixture_of(free_run, 1)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""Fixtures in one line: brokers and other context managers."""
+"""Fixtures in one line: values, brokers and other context managers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import pytest
@@ -12,12 +12,12 @@ from kbroker.metadata.topic_rules import NewTopic
 
 
 def fixture_of(
-    make: Callable[..., AbstractContextManager[Any]],
+    make: Callable[..., Any],
     *arguments: object,
     topics: Mapping[str, int] | None = None,
     scope: Literal["function", "module"] = "function",
 ) -> object:
-    """Return a fixture with the name of its variable, which opens ``make(*arguments)`` and yields the value.
+    """Return a fixture with the name of its variable; its value is ``make(*arguments)``, opened if ``with`` can do so.
 
     With ``broker = fixture_of(VirtualBroker, SETTINGS, topics={"t": 2})`` each test of a module has its own broker.
 
@@ -29,7 +29,8 @@ def fixture_of(
 
     @pytest.fixture(scope=scope)
     def opened() -> Iterator[Any]:
-        with make(*arguments) as value:
+        made = make(*arguments)
+        with made if isinstance(made, AbstractContextManager) else nullcontext(made) as value:
             for name, partitions in (topics or {}).items():
                 value.context.topics.create(NewTopic(name, partitions))
             yield value

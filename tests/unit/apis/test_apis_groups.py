@@ -12,6 +12,7 @@ from kbroker.coordinator.internal_topic import EndMarker, TransactionalProducer
 from kbroker.coordinator.runtime import PartitionState, _Partition
 from kbroker.requests.context import Body
 from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
+from tests.support.fixtures import fixture_of
 from tests.support.groups import RANGE, Groups
 from tests.support.server import make_bench
 from tests.support.share_groups import ShareGroupBench
@@ -34,9 +35,7 @@ class Bench:
         return self.bench.ask(name, version, body)
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def join(group: str) -> Body:

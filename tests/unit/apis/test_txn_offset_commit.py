@@ -17,6 +17,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPar
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
+from tests.support.fixtures import fixture_of
 from tests.support.groups import Groups, MemoryTopic
 from tests.support.server import make_bench
 
@@ -113,9 +114,7 @@ class Bench:
         return {place: (one.offset, one.leader_epoch, one.metadata) for place, one in found}
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 @pytest.mark.parametrize("version", range(6))

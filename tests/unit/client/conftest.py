@@ -10,11 +10,7 @@ from tests.support.fake_log import FakeTime
 from tests.support.fixtures import fixture_of
 
 broker = fixture_of(FakeBroker)
-
-
-@pytest.fixture
-def fake_time() -> FakeTime:
-    return FakeTime()
+fake_time = fixture_of(FakeTime)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol.records import build_batch, iter_records
 from tests.support.fake_broker import Body
 from tests.support.fake_log import FETCH, METADATA, FakeLogBroker, FakeTime
+from tests.support.fixtures import fixture_of
 
 ID = UUID(int=1)
 
@@ -26,9 +27,7 @@ def broker() -> Iterator[FakeLogBroker]:
         yield fake
 
 
-@pytest.fixture
-def time() -> FakeTime:
-    return FakeTime()
+time = fixture_of(FakeTime)
 
 
 @pytest.fixture

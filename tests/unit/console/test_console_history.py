@@ -5,8 +5,6 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from kbroker._core.clock import VirtualClock
 from kbroker.console.connections import Identity
 from kbroker.console.history import BIN_S, MAX_ENTITIES, OTHERS, SECONDS, SETTLED_MS, History, Throttled, Totals
@@ -14,6 +12,7 @@ from kbroker.console.requests import Query
 from kbroker.console.site import Local, Parts, Site
 from kbroker.console.views.throttles import SHADES, throttles
 from kbroker.quota.verdict import Verdict
+from tests.support.fixtures import fixture_of
 
 T0 = 1_700_000_000_000
 SECOND = 1000
@@ -37,9 +36,7 @@ class Rig:
         self.history.look_once()
 
 
-@pytest.fixture
-def rig() -> Rig:
-    return Rig()
+rig = fixture_of(Rig)
 
 
 def test_rates_are_of_the_time_that_passed(rig: Rig) -> None:

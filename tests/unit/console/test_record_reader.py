@@ -14,14 +14,11 @@ from kbroker.console.record_reader import HEADERS, PAGE_BYTES, first_offset, rea
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import Record, build_batch
+from tests.support.fixtures import fixture_of
 from tests.support.log_files import memory_log
 
 T0 = 1_700_000_000_000
-
-
-@pytest.fixture
-def log() -> PartitionLog:
-    return memory_log(clock=VirtualClock(T0), config={"max.message.bytes": 64 << 20})
+log = fixture_of(lambda: memory_log(clock=VirtualClock(T0), config={"max.message.bytes": 64 << 20}))
 
 
 def append(

@@ -9,14 +9,12 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPar
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction_service import TransactionService, transaction_settings
 from tests.support.errors import error_of
+from tests.support.fixtures import fixture_of
 from tests.support.groups import MemoryTopic
 from tests.support.server import make_bench
 from tests.support.transactions import T0, FakeMarkers, service_of
 
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

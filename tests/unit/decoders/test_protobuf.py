@@ -4,6 +4,7 @@ import pytest
 
 from kbroker.decoders.decoded import UndecodableError, UnencodableError
 from kbroker.decoders.protobuf import ProtobufSchema
+from tests.support.fixtures import fixture_of
 
 pytest.importorskip("grpc_tools")
 
@@ -24,11 +25,7 @@ message Order {
 }
 """
 MONEY = 'syntax = "proto3"; package shop; message Money { int32 cents = 1; Order2 in = 2; } message Order2 {}'
-
-
-@pytest.fixture(scope="module")
-def schema() -> ProtobufSchema:
-    return ProtobufSchema(TEXT, {"money.proto": MONEY})
+schema = fixture_of(lambda: ProtobufSchema(TEXT, {"money.proto": MONEY}), scope="module")
 
 
 def test_a_message_with_imports(schema: ProtobufSchema) -> None:

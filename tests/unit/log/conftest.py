@@ -6,12 +6,10 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log.manager import LogManager
+from tests.support.fixtures import fixture_of
 from tests.support.log_manager import NOW_MS, Brokers
 
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(NOW_MS)
+clock = fixture_of(VirtualClock, NOW_MS)
 
 
 @pytest.fixture

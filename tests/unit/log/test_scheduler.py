@@ -9,11 +9,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log.scheduler import Scheduler
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

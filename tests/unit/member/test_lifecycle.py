@@ -6,8 +6,6 @@ Source: ``BrokerLifecycleManager``.
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.common.listeners import Listener
@@ -20,6 +18,7 @@ from kbroker.member.lifecycle import (
     LifecycleTimes,
     Registration,
 )
+from tests.support.fixtures import fixture_of
 from tests.support.member import FakeChannel
 
 A, B = UUID(int=1), UUID(int=(1 << 127) + 2)
@@ -73,9 +72,7 @@ class Life:
         assert self.cycle.state is BrokerState.RUNNING
 
 
-@pytest.fixture
-def life() -> Life:
-    return Life()
+life = fixture_of(Life)
 
 
 def test_registration(life: Life) -> None:

@@ -14,6 +14,7 @@ from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.metadata.producer_ids import ProducerIds
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import MemoryController, change, following, group_config, groups, together
 
 GROUP = 32
@@ -45,9 +46,7 @@ def setting(controller: Controller, *names: str) -> Callable[[], None]:
     return lambda: change(controller, *map(group_config, names))
 
 
-@pytest.fixture
-def controller() -> MemoryController:
-    return MemoryController()
+controller = fixture_of(MemoryController)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from kbroker.metadata.image.registrations import Endpoint, VersionRange
 from kbroker.metadata.log.servable import UnservableMetadataError, check_servable
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import MemoryController, change, store_configs
 from tests.support.metadata_images import partition, read, topic
 
@@ -38,9 +39,7 @@ def register(controller: MemoryController, *folders: uuid.UUID, level: int = LAS
     return controller.storage.appended[-1]
 
 
-@pytest.fixture
-def controller() -> MemoryController:
-    return MemoryController()
+controller = fixture_of(MemoryController)
 
 
 def test_a_broker_is_registered_and_unfenced(controller: MemoryController) -> None:

@@ -7,6 +7,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.wrong_tokens import ALL_GUESSES, GUESS_MS, GUESSES, MAX_RIGHT, WrongTokens
+from tests.support.fixtures import fixture_of
 
 TOKEN = "a-token-of-the-broker"
 AWAY = "10.0.0.1"
@@ -24,9 +25,7 @@ def status(access: HttpAccess, token: str, peer: str = AWAY) -> int:
     return 200 if refusal is None else refusal.status
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(1_700_000_000_000)
+clock = fixture_of(VirtualClock, 1_700_000_000_000)
 
 
 @pytest.fixture

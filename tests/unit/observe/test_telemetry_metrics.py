@@ -17,12 +17,10 @@ from kbroker.observe.metric_table import families
 from kbroker.observe.telemetry_metrics import client_families
 from kbroker.telemetry.otlp import Point
 from kbroker.telemetry.series import ClientSeries
+from tests.support.fixtures import fixture_of
 from tests.support.telemetry import Rig
 
-
-@pytest.fixture
-def rig() -> Rig:
-    return Rig(VirtualClock())
+rig = fixture_of(lambda: Rig(VirtualClock()))
 
 
 class Service:

@@ -13,6 +13,7 @@ from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.metrics.families import Buckets
 from kbroker.observe.broker_metrics import LOGS, TRANSACTIONS
 from kbroker.observe.metric_table import families
+from tests.support.fixtures import fixture_of
 from tests.support.groups import MemoryTopic
 from tests.support.transactions import T0, T1, FakeMarkers, service_of
 
@@ -56,9 +57,7 @@ class Scene:
         return found
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
+scene = fixture_of(Scene)
 
 
 def test_before_the_first_transaction_all_are_there(scene: Scene) -> None:

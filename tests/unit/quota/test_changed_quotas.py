@@ -15,6 +15,7 @@ from kbroker.quota._entities import DEFAULT_ENTITY
 from tests.native.quota_charges import ChargedRequest, HeldCounter
 from tests.support import quotas
 from tests.support.broker import wait_for
+from tests.support.fixtures import fixture_of
 
 MS = 1_000_000
 KINDS = ("produce", "fetch", "other")  # in the order of the managers
@@ -39,9 +40,7 @@ class Bench(quotas.Bench):
         return found
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 @pytest.mark.parametrize("caches", [False, True])

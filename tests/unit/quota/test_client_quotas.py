@@ -7,14 +7,11 @@ import pytest
 from kbroker._core.metrics.metric_config import Quota
 from kbroker.quota._client_quotas import ClientQuotaManagers, Resolution
 from kbroker.quota._entities import DEFAULT_ENTITY, sanitize
+from tests.support.fixtures import fixture_of
 from tests.support.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, Bench
 
 NO_LIMIT = float(2**63 - 1)
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def percent(milliseconds: float) -> float:

@@ -14,6 +14,7 @@ from kbroker.metadata.controller import Controller
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import LoggedController, MemoryController, check_same_change, following
 
 ALICE = QuotaEntity.of({USER: "alice"})
@@ -45,9 +46,7 @@ class Bench:
         return {str(entity): dict(values) for entity, values in self.entities.find({}, (), False)}
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def user(**names: str | None) -> QuotaEntity:

@@ -21,6 +21,7 @@ from kbroker.quota.explanation import ClientConnections, QuotaExplainer, Unknown
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
 from tests.support import quotas
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import MemoryController, following
 from tests.support.quotas import FETCH, KEYS, MUTATION, PRODUCE, REQUEST, START_MS
 
@@ -87,9 +88,7 @@ class Bench(quotas.Bench):
         return found
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def outcomes(quota: Mapping[str, Any]) -> list[tuple[int, float | None, str]]:

@@ -17,16 +17,13 @@ from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import LoggedController, following
 from tests.support.quotas import KEYS, Bench
 
 SHADOWS = tuple(f"shadow.{key}" for key in KEYS)
 NO_LIMIT = float(2**63 - 1)
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 # ---------------------------------------------------------------- separate from enforced quotas

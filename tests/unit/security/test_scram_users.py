@@ -15,6 +15,7 @@ from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.credentials import Deletion, ScramCredentials, Upsertion
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import LoggedController, MemoryController, change
 
 
@@ -26,9 +27,7 @@ class Context:
         self.credentials = ScramCredentials(controller)
 
 
-@pytest.fixture
-def ctx() -> Any:
-    return Context(MemoryController())
+ctx = fixture_of(lambda: Context(MemoryController()))
 
 
 def upsertion(user: str, password: str = "secret", mechanism: int = 1, iterations: int = 4096) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from kbroker.spark.datasource.options import read_options
 from kbroker.spark.datasource.stream_progress import StreamProgress
 from kbroker.spark.errors import PipelineError
 from tests.support.fake_log import LIST_OFFSETS, METADATA, FakeLogBroker, FakeTime
+from tests.support.fixtures import fixture_of
 
 Start = Callable[..., StreamProgress]
 
@@ -29,9 +30,7 @@ def broker() -> Iterator[FakeLogBroker]:
         yield fake
 
 
-@pytest.fixture
-def time() -> FakeTime:
-    return FakeTime()
+time = fixture_of(FakeTime)
 
 
 def fill(broker: FakeLogBroker, partition: int, count: int) -> None:

@@ -12,6 +12,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log.scheduler import Scheduler
 from kbroker.telemetry.forwarder import CONTENT_TYPE, Forwarder
 from tests.support.broker import wait_for
+from tests.support.fixtures import fixture_of
 
 
 class Endpoint:
@@ -52,9 +53,7 @@ def endpoint() -> Iterator[Endpoint]:
     found.close()
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

@@ -11,15 +11,12 @@ from kbroker.telemetry.instances import MIN_EXPIRY_MS, ClientInstance, InstanceC
 from kbroker.telemetry.manager import Granted
 from kbroker.telemetry.subscriptions import Requested
 from tests.support.errors import error_of
+from tests.support.fixtures import fixture_of
 from tests.support.telemetry import Rig
 
 INTERVAL_MS = 300_000
 SAME = UUID(int=7)
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture

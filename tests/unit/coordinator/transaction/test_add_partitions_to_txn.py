@@ -17,6 +17,7 @@ from kbroker.coordinator.transaction.add_partitions_to_txn import (
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.log.scheduler import Scheduler
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 QUESTION = TransactionPartitions("x", 1000, 3, PLACES)
@@ -79,9 +80,7 @@ class Bench:
         self.scheduler.run_due()
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def test_what_is_asked_is_what_the_request_says(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from kbroker.coordinator.transaction.marker_sender import RETRY_BACKOFF_MAX_MS, 
 from kbroker.coordinator.transaction.transaction_log import StatePartition
 from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
 from tests.support.errors import error_of, raising
+from tests.support.fixtures import fixture_of
 from tests.support.transactions import T0, T1, T2, Transactions
 
 NOT_NOW = (
@@ -20,10 +21,7 @@ NOT_NOW = (
     Errors.UNKNOWN_SERVER_ERROR,
 )
 
-
-@pytest.fixture
-def tx() -> Transactions:
-    return Transactions()
+tx = fixture_of(Transactions)
 
 
 def count_tries(tx: Transactions) -> list[int]:

@@ -9,12 +9,10 @@ from kbroker.coordinator import internal_topic
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, TransactionState
 from tests.support.errors import error_of, raising
+from tests.support.fixtures import fixture_of
 from tests.support.transactions import T0, T1, T2, Transactions
 
-
-@pytest.fixture
-def tx() -> Transactions:
-    return Transactions()
+tx = fixture_of(Transactions)
 
 
 # ---- InitProducerId

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
+from tests.support.fixtures import fixture_of
 
 
 class Waiting(DelayedOperation):
@@ -19,9 +20,7 @@ class Waiting(DelayedOperation):
         return self.is_due and self.force_complete()
 
 
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(1_700_000_000_000)
+clock = fixture_of(VirtualClock, 1_700_000_000_000)
 
 
 @pytest.fixture

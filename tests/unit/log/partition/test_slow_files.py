@@ -13,6 +13,7 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.log_types import AppendInfo
 from kbroker.log.segment._segment import OpenFileCache
 from kbroker.testing.waiting import wait_until
+from tests.support.fixtures import fixture_of
 from tests.support.log_files import batch, open_log, write_transactional
 
 PID = 7
@@ -36,10 +37,7 @@ def slow(path: Path, pool: ThreadPoolExecutor, append: Callable[..., AppendInfo]
     assert running.result(WAIT_S).error == 0
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(3) as threads:
-        yield threads
+pool = fixture_of(ThreadPoolExecutor, 3)
 
 
 @pytest.fixture

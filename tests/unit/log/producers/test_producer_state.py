@@ -8,15 +8,12 @@ import pytest
 from kbroker._core.codec.crc32c import crc32c
 from tests.native.producer_slots import producer_slots
 from tests.native.producer_state import ProducerStateManager
+from tests.support.fixtures import fixture_of
 
 INT32_MAX = 2**31 - 1
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
 PID = 7
-
-
-@pytest.fixture
-def state() -> ProducerStateManager:
-    return ProducerStateManager()
+state = fixture_of(ProducerStateManager)
 
 
 def row(state: ProducerStateManager, producer_id: int = PID) -> dict[str, int]:

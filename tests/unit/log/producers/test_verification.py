@@ -1,17 +1,12 @@
 """Verification of transactional batches (KIP-890): guards, order of sequences, and end markers."""
 
-import pytest
-
 from tests.native.producer_state import ProducerStateManager
+from tests.support.fixtures import fixture_of
 
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
 UNKNOWN_SERVER_ERROR = -1
 PID = 7
-
-
-@pytest.fixture
-def state() -> ProducerStateManager:
-    return ProducerStateManager()
+state = fixture_of(ProducerStateManager)
 
 
 def begin(state: ProducerStateManager, epoch: int = 0, sequence: int = 0, offset: int = 0) -> None:

@@ -14,6 +14,7 @@ from kbroker.metadata.image.record_forms import acl_body
 from kbroker.metadata.records.metadata_record import metadata_record
 from kbroker.security.authorizer.auth_helper import AuthHelper
 from kbroker.security.authorizer.authorizer import Authorizer
+from tests.support.fixtures import fixture_of
 from tests.support.metadata import LoggedController, MemoryController, change, check_same_change, following
 from tests.support.server import Bench, make_bench
 
@@ -28,9 +29,7 @@ def rule(name: str, operation: Operation = WRITE, permission: Permission = ALLOW
     return Acl(facts["kind"], name, facts["pattern"], facts["principal"], facts["host"], operation, permission)
 
 
-@pytest.fixture
-def controller() -> MemoryController:
-    return MemoryController()
+controller = fixture_of(MemoryController)
 
 
 def authorizer_of(
