@@ -14,6 +14,7 @@ from kbroker.cli import cli
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, fetch_body, new_topics, produce_body, set_configs
+from tests.support.closing import close_at_end
 from tests.support.fixtures import fixture_of
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -57,10 +58,8 @@ def root(broker: EmbeddedBroker) -> Iterator[Client]:
 
 
 @pytest.fixture
-def alice(broker: EmbeddedBroker) -> Iterator[Client]:
-    client = log_in(broker.bound_listeners[0].partition("://")[2], "alice")
-    yield client
-    client.close()
+def alice(broker: EmbeddedBroker) -> Client:
+    return close_at_end(log_in(broker.bound_listeners[0].partition("://")[2], "alice"))
 
 
 def produced(client: Client, topic: str) -> int:

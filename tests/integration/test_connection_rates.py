@@ -4,7 +4,6 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from kbroker.network.socket_server import SocketServer
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from tests.native import connection_admission as admission
 from tests.native.echo import run_echo
+from tests.support.closing import close_at_end
 from tests.support.fixtures import fixture_of
 from tests.support.socket_rig import PAUSE, until
 
@@ -68,10 +68,8 @@ clock = fixture_of(VirtualClock)
 
 
 @pytest.fixture
-def rig(clock: VirtualClock) -> Iterator[Rig]:
-    made = Rig(clock)
-    yield made
-    made.close()
+def rig(clock: VirtualClock) -> Rig:
+    return close_at_end(Rig(clock))
 
 
 def is_served(client: socket.socket) -> bool:

@@ -26,17 +26,7 @@ from kbroker.console.line_chart import KEPT_MS, Chart, chart_of
 from kbroker.console.views import groups as views
 from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.coordinator.streams_group import membership as streams
-from tests.support.console import (
-    SETTINGS,
-    ask,
-    change,
-    pages_of,
-    post,
-    preview,
-    secret_of,
-    served,
-    text_of,
-)
+from tests.support.console import SETTINGS, ask, change, pages_of, post, preview, secret_of, served, text_of
 from tests.support.errors import error_of
 from tests.support.streams_groups import subtopology, topology
 

@@ -11,14 +11,7 @@ from kbroker.client.acls import Acls
 from kbroker.client.users import Users
 from kbroker.common.errors import Errors
 from kbroker.common.quotas import QuotaEntity
-from kbroker.common.security.acls import (
-    CLUSTER_NAME,
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from kbroker.common.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from kbroker.console.app import Console
 from kbroker.observe.wrong_tokens import GUESSES
 from tests.support.console import SECURED, TOKEN, apply, ask, cluster_of, pages_of, post, secret_of, served, sign_in

@@ -8,13 +8,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kbroker.testing import EmbeddedBroker
 from tests.support.broker import BrokerProcess
+from tests.support.closing import close_at_end
 from tests.support.need import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,10 +108,8 @@ class Session:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    one = Session(tmp_path)
-    yield one
-    one.close()
+def session(tmp_path: Path) -> Session:
+    return close_at_end(Session(tmp_path))
 
 
 def free_port() -> str:

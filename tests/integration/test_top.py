@@ -16,6 +16,7 @@ import pytest
 from kbroker.broker import Broker
 from tests.support.broker import wait_for
 from tests.support.client import Client
+from tests.support.closing import close_at_end
 from tests.support.fixtures import fixture_of
 from tests.support.ports import free_run
 from tests.support.wire import Connection, create_topic
@@ -103,10 +104,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(port: int) -> Iterator[Terminal]:
-    made = Terminal("top", "-b", f"127.0.0.1:{port}", "--every", "300ms")
-    yield made
-    made.close()
+def terminal(port: int) -> Terminal:
+    return close_at_end(Terminal("top", "-b", f"127.0.0.1:{port}", "--every", "300ms"))
 
 
 @pytest.mark.usefixtures("sigint_is_not_ignored")

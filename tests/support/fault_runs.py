@@ -234,10 +234,7 @@ class _Process:
 
 def _is_temporary(case: Case) -> bool:
     is_passing = case.error in (errno.ENOSPC, errno.EMFILE, errno.EINTR) or case.action != FAIL
-    return is_passing and (case.call, case.error) != (
-        "sync",
-        errno.ENOSPC,
-    )  # after a failed sync nothing is certain
+    return is_passing and (case.call, case.error) != ("sync", errno.ENOSPC)  # after a failed sync nothing is certain
 
 
 def _bad_sentence(text: str) -> list[str]:

@@ -307,8 +307,7 @@ class _Taker:
 
     def _list_offsets(self, timestamp: int, isolation: int = 0) -> dict[Place, tuple[int, int]]:
         rows = self._by_topic(
-            "Partitions",
-            lambda index: {"PartitionIndex": index, "CurrentLeaderEpoch": -1, "Timestamp": timestamp},
+            "Partitions", lambda index: {"PartitionIndex": index, "CurrentLeaderEpoch": -1, "Timestamp": timestamp}
         )
         response = self._ask("ListOffsets", 7, {"ReplicaId": -1, "IsolationLevel": isolation, "Topics": rows})
         return {

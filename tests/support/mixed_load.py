@@ -100,12 +100,7 @@ class Load:
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        expected: Expected | None = None,
-        *,
-        is_recorded: bool = False,
-        patience_s: float = 5.0,
+        self, broker: Broker, expected: Expected | None = None, *, is_recorded: bool = False, patience_s: float = 5.0
     ) -> None:
         self.patience_s = patience_s
         self.broker = broker

@@ -1,10 +1,10 @@
 """Polling back ends, and a server for each of them."""
 
 import selectors
-from collections.abc import Iterator
 
 import pytest
 
+from tests.support.closing import close_at_end
 from tests.support.socket_rig import Rig, selectors2_selector
 
 BACKENDS: dict[str, object] = {
@@ -21,7 +21,5 @@ def backend(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.fixture
-def rig(backend: object) -> Iterator[Rig]:
-    made = Rig(backend)
-    yield made
-    made.close()
+def rig(backend: object) -> Rig:
+    return close_at_end(Rig(backend))

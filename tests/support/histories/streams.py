@@ -39,10 +39,7 @@ def heartbeat(draw: Draw) -> Step:
     }
     if is_join or draw.happens(0.2):
         body |= {"ActiveTasks": [], "StandbyTasks": [], "WarmupTasks": []}
-        body |= {
-            "RebalanceTimeoutMs": 60_000,
-            "ProcessId": draw.one(["p1", "p2", "p1", ""]),
-        }
+        body |= {"RebalanceTimeoutMs": 60_000, "ProcessId": draw.one(["p1", "p2", "p1", ""])}
         if draw.happens(0.2):
             body["ClientTags"] = [{"Key": "k", "Value": draw.one("ab")}]
         if draw.happens(0.1):

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.network.connections._connection_quotas import (
-    UNLIMITED,
-    ConnectionQuotas,
-    canonical_address,
-)
+from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas, canonical_address
 from tests.native import connection_admission as admission
 
 EXTERNAL, ADMIN, REPLICATION = LISTENERS = ("EXTERNAL", "ADMIN", "REPLICATION")

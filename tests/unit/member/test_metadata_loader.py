@@ -216,11 +216,7 @@ class Shortage:
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_a_shortage_of_descriptors(
-    tmp_path: Path,
-    quorum: FakeQuorum,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: int,
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     """The records are read again, with those of a transaction that was replayed in part, and each counts once."""
     recorder = Recorder()

@@ -3,12 +3,7 @@
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.metadata.image.partition_registration import (
-    NO_LEADER,
-    RECOVERED,
-    UNASSIGNED,
-    PartitionRegistration,
-)
+from kbroker.metadata.image.partition_registration import NO_LEADER, RECOVERED, UNASSIGNED, PartitionRegistration
 from kbroker.metadata.leaders import elected
 
 

@@ -73,11 +73,7 @@ def test_rows_are_what_appending_one_by_one_gives(seed: int, offset: int) -> Non
         for _ in range(n)
     ]
     rows = ArrowRows(
-        n,
-        strings(keys, offset),
-        strings(values, offset),
-        numbers(partitions, offset),
-        lists(headers, offset),
+        n, strings(keys, offset), strings(values, offset), numbers(partitions, offset), lists(headers, offset)
     )
     found = append_all(rows, 3, sticky=2)
     expected = {p: RecordBatchBuilder() for p in range(3)}

@@ -16,12 +16,7 @@ from kbroker.handlers.request_handler import PendingResponse
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol import codec
 from kbroker.quota._client_quotas import ClientQuotaManagers
-from kbroker.quota.mutation_quota import (
-    UNBOUNDED,
-    ChargedMutationQuota,
-    ThrottlingQuotaExceededError,
-    new_quota,
-)
+from kbroker.quota.mutation_quota import UNBOUNDED, ChargedMutationQuota, ThrottlingQuotaExceededError, new_quota
 from kbroker.requests.context import Body
 from tests.support.server import Bench, make_bench
 

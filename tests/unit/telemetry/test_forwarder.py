@@ -3,7 +3,6 @@
 import http.server
 import logging
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log.scheduler import Scheduler
 from kbroker.telemetry.forwarder import CONTENT_TYPE, Forwarder
 from tests.support.broker import wait_for
+from tests.support.closing import close_at_end
 from tests.support.fixtures import fixture_of
 
 
@@ -47,10 +47,8 @@ class Endpoint:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    found = Endpoint()
-    yield found
-    found.close()
+def endpoint() -> Endpoint:
+    return close_at_end(Endpoint())
 
 
 clock = fixture_of(VirtualClock)

@@ -4,13 +4,14 @@ import contextlib
 import selectors
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.network.selector import IllegalStateError, Selector
 from kbroker._core.requests.memory_pool import MemoryPool
+from tests.support.closing import close_at_end
 from tests.support.socket_rig import selectors2_selector
 
 BACKENDS: dict[str, Callable[[], object]] = {
@@ -79,10 +80,8 @@ def backend(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.fixture
-def bench(backend: object) -> Iterator[Bench]:
-    made = Bench(backend)
-    yield made
-    made.close()
+def bench(backend: object) -> Bench:
+    return close_at_end(Bench(backend))
 
 
 def test_second_send_fails_the_connection(bench: Bench) -> None:
