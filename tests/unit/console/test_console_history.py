@@ -5,6 +5,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kbroker._core.clock import VirtualClock
 from kbroker.console.connections import Identity
 from kbroker.console.history import BIN_S, MAX_ENTITIES, OTHERS, SECONDS, SETTLED_MS, History, Throttled, Totals
@@ -12,6 +14,7 @@ from kbroker.console.requests import Query
 from kbroker.console.site import Local, Parts, Site
 from kbroker.console.views.throttles import SHADES, throttles
 from kbroker.quota.verdict import Verdict
+from tests.support.errors import raising
 from tests.support.fixtures import fixture_of
 
 T0 = 1_700_000_000_000
@@ -130,12 +133,8 @@ def test_verdicts_that_have_left_the_ring_are_not_hidden(rig: Rig) -> None:
 
 def test_a_thread_that_cannot_start(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next page tries again, and a stop has nothing to wait for."""
-
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         for _ in range(2):
             with pytest.raises(RuntimeError, match="can't start"):
                 rig.history.use()

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.member.controller_channel import ControllerChannel, Outcome
 from kbroker.member.controller_connection import ControllerConnections
+from tests.support.errors import raising
 
 OLD, NEW = ("old", 1), ("new", 2)
 HEARTBEAT = 63
@@ -188,10 +189,7 @@ def test_a_version_that_the_controller_lacks(network: Network) -> None:
 
 def test_failures_around_a_request(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """A request during which the channel itself fails has an error, and a failing completion ends no other request."""
-
-    def fail(*args: object) -> NoReturn:
-        raise ZeroDivisionError("a bug")
-
+    fail = raising(ZeroDivisionError("a bug"))
     network.channel.on_versions = fail
     network.send(1)
     (outcome,) = network.await_ends(1)

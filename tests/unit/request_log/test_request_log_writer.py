@@ -247,12 +247,8 @@ def test_old_files_that_cannot_be_deleted(
     """The records are written, so the write does not fail; the next new file deletes the old ones."""
     files = rolling(tmp_path, file_count=1, file_bytes=1)
     files.write(b"one\n")
-
-    def fail(path: Path, **options: object) -> None:
-        raise OSError(30, "Read-only file system")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", fail)
+        patch.setattr(Path, "unlink", raising(OSError(30, "Read-only file system")))
         files.write(b"two\n")
     assert "cannot be ended, or an old one not be deleted: [Errno 30] Read-only file system" in caplog.text
     assert len(files_in(tmp_path)) == 2

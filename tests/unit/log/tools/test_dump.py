@@ -15,6 +15,7 @@ from kbroker.log.tools.dump import UnknownFileError, describe, dump_file, snapsh
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.native.producer_state import ProducerStateManager
+from tests.support.errors import raising
 
 
 def batch(
@@ -241,12 +242,8 @@ def test_a_repair_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     damaged[-2] ^= 0x40
     content = batch(0) + bytes(damaged) + batch(2)
     log = segment(tmp_path / "t-0", 0, content)
-
-    def fail(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "sync_descriptor", fail)
+        patch.setattr(checkpoints, "sync_descriptor", raising(OSError(28, "No space left on device")))
         with pytest.raises(OSError, match="No space"):
             verify(tmp_path, repair=True)
     assert log.read_bytes() == content
