@@ -281,6 +281,7 @@ class ClassicGroup:
         self.respond_to_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
         self.pending_syncs.discard(old_id)
         member.member_id = new_id
+        member.is_new = False
         self.members[new_id] = member
         if self.leader_id == old_id:
             self.leader_id = new_id

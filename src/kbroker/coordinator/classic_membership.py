@@ -187,7 +187,6 @@ class Membership:
         self._heartbeat_over(group, old_id)
         if group.state is not GroupState.STABLE:
             group.await_join(member, on_joined)
-            self._await_heartbeat(group, member)
             # the leader may have assigned to the old id already: even a group that syncs rebalances again
             self.start_rebalance(group)
             return

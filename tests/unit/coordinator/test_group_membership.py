@@ -373,12 +373,18 @@ def test_a_static_member_returns_without_a_rebalance(groups: Groups) -> None:
 
 
 def test_a_static_member_that_waits_is_fenced_by_its_successor(groups: Groups) -> None:
-    """The waiting join of a static member completes with FENCED_INSTANCE_ID when its instance id joins again."""
-    groups.lone()
-    one = groups.join(instance="i")
-    two = groups.join(instance="i")
+    """The waiting join of a static member completes with FENCED_INSTANCE_ID when its instance id joins again.
+
+    The session of the successor cannot end while its join waits, although the first one was that of a new member.
+    """
+    groups.lone(session_ms=60_000, rebalance_ms=60_000)
+    one = groups.join(instance="i", session_ms=6000)
+    two = groups.join(instance="i", session_ms=6000)
     assert one.one.error is Errors.FENCED_INSTANCE_ID
+    groups.after(6100)
     assert two == []
+    groups.after(54_000)
+    assert two.one.error is Errors.NONE
 
 
 def test_a_static_member_survives_a_rebalance_it_missed(groups: Groups) -> None:
