@@ -70,13 +70,9 @@ def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collecti
     """Return the state of a partition. One whose log this node leads but could not read has no leader."""
     node_id = ctx.node_id
     found = view.registrations[index]
-    leader = found.leader
-    offline = [one for one in found.replicas if one not in live]
-    if leader == node_id and view.partitions[index] is None:
-        leader = NO_LEADER
-        offline.append(node_id)
-    elif leader not in live:
-        leader = NO_LEADER
+    is_unread = found.leader == node_id and view.partitions[index] is None
+    offline = [one for one in found.replicas if one not in live or (is_unread and one == node_id)]
+    leader = NO_LEADER if found.leader in offline else found.leader
     error = Errors.NONE
     if leader == NO_LEADER:
         lacks_listener = found.leader != node_id and found.leader in ctx.image.brokers
