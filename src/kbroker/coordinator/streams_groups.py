@@ -80,7 +80,7 @@ class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
                 text = "There should always be a topology for a streams group."
                 raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, text)
             subtopologies = topology.subtopologies
-            if configured is not None and configured.is_ready and configured.subtopologies is not None:
+            if configured is not None and configured.is_ready:
                 subtopologies = configured.subtopologies
             members = [DescribedStreamsMember(one, found.target(one.member_id)) for one in found.members.values()]
             return DescribedStreamsGroup(

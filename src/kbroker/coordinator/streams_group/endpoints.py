@@ -44,10 +44,10 @@ def endpoint_partitions(
 
 
 def _partitions(group: StreamsGroup, tasks: Mapping[str, Iterable[int]], image: TopicsImage) -> Partitions:
-    subtopologies = None if group.configured is None else group.configured.subtopologies
+    subtopologies = {} if group.configured is None else group.configured.subtopologies
     found: Partitions = []
     for one, indexes in sorted(tasks.items()):
-        subtopology = (subtopologies or {}).get(one)
+        subtopology = subtopologies.get(one)
         for name in dict.fromkeys(() if subtopology is None else subtopology.inputs):
             topic = image.get(name)
             if topic is not None:  # of the topics with fewer partitions than tasks, the first ones

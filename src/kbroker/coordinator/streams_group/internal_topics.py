@@ -41,12 +41,12 @@ class TopicProblem(NamedTuple):
 class ConfiguredTopology(NamedTuple):
     """A topology with the numbers that follow from the topics.
 
-    ``subtopologies``: None if they cannot be configured; ``task_counts``: by subtopology; ``missing``: internal topics
+    ``subtopologies``: none if they cannot be configured; ``task_counts``: by subtopology; ``missing``: internal topics
     to create; ``problem``: None if all topics exist as they must.
     """
 
     epoch: int
-    subtopologies: Mapping[str, Subtopology] | None
+    subtopologies: Mapping[str, Subtopology]
     task_counts: Mapping[str, int]
     missing: Mapping[str, InternalTopic]
     problem: TopicProblem | None
@@ -85,7 +85,7 @@ def configure(topology: StreamsTopology, image: TopicsImage) -> ConfiguredTopolo
             raise KafkaError(Errors.STREAMS_INVALID_TOPOLOGY, text)
         missing = _missing(subtopologies.values(), topology, image)
     except TopicProblemError as error:
-        return ConfiguredTopology(topology.epoch, None, {}, {}, error.problem)
+        return ConfiguredTopology(topology.epoch, {}, {}, {}, error.problem)
     problem = None
     if missing:
         text = f"Internal topics are missing: {_summary(missing)}"

@@ -36,7 +36,7 @@ def assign(
         members[updated.member_id] = updated
     specs = {one: MemberSpec(member.process_id, group.target(one)) for one, member in members.items()}
     targets: Mapping[str, TargetTasks] = {}
-    if configured.subtopologies is not None and configured.is_ready and specs:
+    if configured.is_ready and specs:
         subtopologies = {
             one: SubtopologySpec(configured.task_counts[one], bool(subtopology.changelog_topics))
             for one, subtopology in configured.subtopologies.items()

@@ -57,7 +57,7 @@ def test_topics_that_do_not_fit(parts: list[dict[str, Any]], status: Status, tex
     assert found.problem is not None
     assert found.problem.status is status
     assert text in found.problem.text
-    assert (found.is_ready, found.subtopologies, found.missing) == (False, None, {})
+    assert (found.is_ready, found.subtopologies, found.missing) == (False, {}, {})
 
 
 @pytest.mark.parametrize(
