@@ -7,7 +7,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.apis import api48_describe_client_quotas, api49_alter_client_quotas
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
+from kbroker.common.quotas import QuotaEntity
 from kbroker.quota.entity_store import QuotaEntityStore
 from kbroker.quota.service import QuotaService
 from kbroker.requests.context import Body, RequestContext
@@ -217,6 +219,14 @@ def test_names_reach_the_managers_as_they_are(bench: Bench) -> None:
         assert managers.fetch.resolve(name, "any").limit == 7
     assert managers.fetch.resolve("other", "any").level == 0
     alter(bench, 1, entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
+
+
+def test_quotas_of_the_wrong_kind_are_ignored() -> None:
+    """Metadata of another writer may have them: a byte rate of an address, and a connection rate of a user."""
+    service = QuotaService(BrokerConfig(), VirtualClock())
+    service.on_quota_change(QuotaEntity.of({"ip": "127.0.0.1"}), "producer_byte_rate", 7.0)
+    service.on_quota_change(QuotaEntity.of({"user": "u"}), "connection_creation_rate", 7.0)
+    assert not any(one.is_enabled for one in service.managers.enforced)
 
 
 def test_a_restart_puts_everything_in_force_again(bench: Bench) -> None:

@@ -132,6 +132,19 @@ def test_a_group_that_is_loading_has_its_coordinator() -> None:
     assert bench.ask("JoinGroup", 5, join("g"))["ErrorCode"] == 14
 
 
+@pytest.mark.parametrize(
+    ("version", "instance_id", "error"),
+    [(3, None, Errors.NONE), (4, None, Errors.MEMBER_ID_REQUIRED), (5, "i", Errors.NONE)],
+)
+def test_a_new_member_without_an_instance_id_gets_its_member_id_first(
+    bench: Bench, version: int, instance_id: str | None, error: Errors
+) -> None:
+    """From version 4 it joins with the id of that response; a static member joins at once (KIP-394)."""
+    static = {} if instance_id is None else {"GroupInstanceId": instance_id}
+    joined = bench.ask("JoinGroup", version, {**join("g"), **static})
+    assert (joined["ErrorCode"], bool(joined["MemberId"])) == (error, True)
+
+
 def test_how_long_a_note_may_be() -> None:
     """offset.metadata.max.bytes counts Java's characters, as in Kafka; a string holds 32,767 bytes at most."""
     bench = Bench()

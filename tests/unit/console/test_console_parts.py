@@ -48,6 +48,13 @@ def test_a_bad_parameter_is_named(text: str, name: str, wrong: str) -> None:
     assert wrong in failure.value.sentence
 
 
+@pytest.mark.parametrize(("allowed", "listed"), [(("a", "b"), "a or b"), (("a", "b", "c"), "a, b, c")])
+def test_a_word_that_is_no_choice(allowed: tuple[str, ...], listed: str) -> None:
+    with pytest.raises(PageError) as failure:
+        Query({"kind": "d"}).choice("kind", allowed)
+    assert failure.value.sentence == f"kind is 'd'; expected {listed}."
+
+
 @pytest.mark.parametrize(
     "text", ["a=1&a=2", "a=%FF", "&".join(f"p{n}=" for n in range(MAX_PARAMETERS + 1)), "a=" + "x" * (MAX_TEXT + 1)]
 )

@@ -173,20 +173,32 @@ def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Error
         assert follower.observer.last_error == ""
 
 
-def test_a_broker_instead_of_a_controller(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address of a broker in controller.quorum.bootstrap.servers is named as one that may be no controller's."""
+@pytest.mark.parametrize(
+    ("error", "epoch", "text"),
+    [
+        (Errors.UNKNOWN_TOPIC_ID, -1, "responds UNKNOWN_TOPIC_ID: is it the listener of a controller?"),
+        (Errors.NOT_LEADER_OR_FOLLOWER, 0, "the quorum has no leader that responds in epoch 0"),
+    ],
+)
+def test_a_node_without_an_epoch(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, error: Errors, epoch: int, text: str
+) -> None:
+    """The address of a broker in controller.quorum.bootstrap.servers is named as one that may be no controller's.
+
+    A controller before the first election has epoch 0.
+    """
     respond = quorum.respond
 
     def refuse(sent: Send) -> Body:
         response = respond(sent)
         (row,) = response["Responses"][0]["Partitions"]
-        row.update(ErrorCode=int(Errors.UNKNOWN_TOPIC_ID), CurrentLeader={"LeaderId": -1, "LeaderEpoch": -1})
+        row.update(ErrorCode=int(error), CurrentLeader={"LeaderId": -1, "LeaderEpoch": epoch})
         return response
 
     with RaftFollower(tmp_path, quorum) as follower, monkeypatch.context() as patch:
         patch.setattr(quorum, "respond", refuse)
         follower.drive(3)
-        assert "responds UNKNOWN_TOPIC_ID: is it the listener of a controller?" in follower.observer.last_error
+        assert text in follower.observer.last_error
         patch.undo()
         assert follower.catch_up() == quorum.image()
 

@@ -226,6 +226,22 @@ def test_many_topics_of_one_request(topics: Bench) -> None:
     )
 
 
+def test_topics_without_logs_to_make_are_left_out_of_a_run(topics: Bench) -> None:
+    """A complete topic waits for the others, and one that failed is not tried again."""
+    tried: list[tuple[str, int]] = []
+    make = topics.logs.create_partitions
+
+    def note(topic: str, indexes: range, *rest: object) -> object:
+        tried.append((topic, len(indexes)))
+        return make(topic, indexes, *rest)  # type: ignore[arg-type]
+
+    topics.logs.create_partitions = note  # type: ignore[method-assign, assignment]
+    topics.logs.fail_at = ("bad", 0)
+    topics.ctx.topics.create_all([NewTopic("bad", 1), NewTopic("good", 1), NewTopic("t", COUNT)])
+    runs = [ADDED_AT_ONCE - 2, ADDED_AT_ONCE, ADDED_AT_ONCE, ADDED_AT_ONCE, 2]
+    assert tried == [("bad", 1), ("good", 1), *(("t", count) for count in runs)]
+
+
 def test_an_internal_topic_is_opened_at_once(topics: Bench) -> None:
     """Coordinators use its logs as soon as it is stored."""
     runs: list[int] = []

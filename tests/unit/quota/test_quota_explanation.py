@@ -1,6 +1,7 @@
 """The explanation of a client's quotas equals the results of its sensors on a virtual clock."""
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from contextlib import nullcontext as nothing
@@ -120,6 +121,13 @@ def test_the_level_that_applies_and_why_the_others_lost(bench: Bench) -> None:
     assert outcomes(bench.quota(PRODUCE, "bob", ""))[5:] == [
         (6, 10, "applies"), (7, None, "no client id"), (8, 4, "no client id"),
     ]  # fmt: skip
+
+
+def test_an_infinite_limit_is_null(bench: Bench) -> None:
+    """JSON has no infinity, which request_percentage can be."""
+    bench.set({"user": "alice"}, request_percentage=math.inf)
+    quota = bench.quota(REQUEST)
+    assert (quota["limit"], quota["level"], outcomes(quota)[2]) == (None, 3, (3, None, "applies"))
 
 
 def test_each_of_the_eight_levels_in_its_turn(bench: Bench) -> None:

@@ -394,9 +394,11 @@ def test_a_static_member_that_returns_with_other_topics_keeps_its_partitions(ben
     assert bench.join("b", ["t", "absent"], instance="i").has == {"t": [0, 1, 2, 3]}
 
 
-def test_a_static_member_whose_place_is_taken_leaves_no_time_out(bench: ConsumerGroupBench) -> None:
+@pytest.mark.parametrize("epoch", [-1, -2])
+def test_a_member_that_is_removed_leaves_no_time_out(bench: ConsumerGroupBench, epoch: int) -> None:
+    """A member that leaves, and a static one whose place is taken."""
     bench.join("a", instance="i")
-    bench.beat("a", -2, instance="i")
+    bench.beat("a", epoch, instance="i")
     bench.join("b", instance="i")
     group = bench.coordinator._groups.find("g")
     assert isinstance(group, ConsumerGroup)

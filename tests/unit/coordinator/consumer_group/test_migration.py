@@ -9,6 +9,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import JoinResult
 from kbroker.coordinator.classic_membership import LeavingMember
+from kbroker.coordinator.consumer_group.embedded_protocol import read_subscription
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.modern_group.settings import Limits
@@ -23,6 +24,12 @@ def protocols(
     rows = [{"Topic": name, "Partitions": list(some)} for name, some in (owned or {}).items()]
     body = {"Topics": list(topics), "UserData": None, "OwnedPartitions": rows, "GenerationId": -1, "RackId": None}
     return [("range", codec.encode_versioned("ConsumerProtocolSubscription", version, body))]
+
+
+def test_a_subscription_has_its_rack() -> None:
+    body = {"Topics": ["t"], "UserData": None, "OwnedPartitions": [], "GenerationId": -1, "RackId": "r"}
+    data = codec.encode_versioned("ConsumerProtocolSubscription", 3, body)
+    assert read_subscription(data, FakeImage(t=1)) == (["t"], {}, "r")
 
 
 def assignment(parts: Mapping[str, Sequence[int]], user_data: bytes | None = None) -> bytes:

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.common.errors import ProtocolError
 from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.consumer_group.member import ClassicMetadata, ClassicProtocol, ConsumerGroupMember, MemberState
 from kbroker.coordinator.consumer_group.records import FORMATS, RECORDS, CurrentAssignment, ResolvedRegex
 from kbroker.coordinator.modern_group.records import (
@@ -16,6 +17,7 @@ from kbroker.coordinator.modern_group.records import (
     decode_value,
     tombstone,
 )
+from tests.support.consumer_groups import ConsumerGroupBench
 from tests.support.record_bytes import assert_bytes
 
 TOPIC = UUID("8ec5a5e5-8c0f-4ec6-9e6f-6d2b4d0fd39c")
@@ -71,6 +73,21 @@ CASES = [
 @pytest.mark.parametrize(("record", "key", "value"), CASES)
 def test_bytes(record: GroupRecord, key: str, value: str | None) -> None:
     assert_bytes(record, FORMATS, key, value)
+
+
+def test_an_assignment_before_its_member() -> None:
+    """Compaction keeps a member's latest records, which may be in the other order."""
+    bench = ConsumerGroupBench()
+    bench.join("m")
+    group = bench.coordinator._groups.find("g")
+    assert isinstance(group, ConsumerGroup)
+    member = group.members["m"]
+    for record in RECORDS.member_tombstones("g", "m"):
+        group.replay(record)
+    assert not group.members
+    group.replay(GroupRecord(RecordKey(records.CURRENT_ASSIGNMENT, "g", "m"), RECORDS.assignment_of(member)))
+    group.replay(RECORDS.member("g", member))
+    assert group.members == {"m": member}
 
 
 def test_partitions_of_older_records_count_from_the_members_epoch() -> None:

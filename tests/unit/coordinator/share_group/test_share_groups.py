@@ -244,6 +244,16 @@ def test_a_failed_deletion_is_completed_later(bench: ShareGroupBench) -> None:
     assert bench.coordinator.list_groups() == []
 
 
+def test_a_failed_deletion_of_offsets_is_completed_later(bench: ShareGroupBench) -> None:
+    bench.settled("a")
+    bench.beat("a", -1)
+    kept, bench.share = bench.share, None
+    assert isinstance(bench.groups.delete_offsets("g", ["t"])["t"], KafkaError)
+    bench.share = kept
+    assert bench.groups.delete_offsets("g", ["t"]) == {"t": bench.image.id("t")}
+    assert bench.partitions() == ({}, {}, [])
+
+
 def test_a_topic_that_is_read_again_is_no_longer_deleted(bench: ShareGroupBench) -> None:
     bench.settled("a")
     bench.beat("a", -1)

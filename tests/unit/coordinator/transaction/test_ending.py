@@ -95,6 +95,8 @@ def test_a_retry_over_a_new_producer_id(state: TransactionState) -> None:
     assert outcome(one, commit=state is S.COMPLETE_COMMIT, epoch=EXHAUSTED_EPOCH, version=2) is DONE
     assert outcome(one, commit=state is not S.COMPLETE_COMMIT, epoch=EXHAUSTED_EPOCH, version=2) is INVALID
     assert outcome(one, commit=True, epoch=3, version=2) is Errors.INVALID_PRODUCER_ID_MAPPING
+    one.producer_epoch = 1  # the new id has ended another transaction
+    assert outcome(one, commit=True, epoch=EXHAUSTED_EPOCH, version=2) is Errors.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_a_new_producer_id_is_asked_for_only_when_epochs_are_exhausted() -> None:

@@ -21,11 +21,12 @@ def test_what_was_written_is_read(tmp_path: Path, kraft_version: int) -> None:
     assert ("votedDirectoryId" in content) == (kraft_version == 1)
 
 
-def test_a_state_of_kafka_is_read(tmp_path: Path) -> None:
-    """A node that has voted but has no leader yet is read."""
-    text = '{"leaderId":-1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
-    (tmp_path / FILE_NAME).write_text(text)
-    assert read_quorum_state(tmp_path) == QuorumState(-1, 4)
+@pytest.mark.parametrize("epoch", [0, 4])
+def test_a_state_of_kafka_is_read(tmp_path: Path, epoch: int) -> None:
+    """A node that has voted but has no leader yet is read, as is one before any election."""
+    text = f'"leaderEpoch":{epoch},"votedId":1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1'
+    (tmp_path / FILE_NAME).write_text(f'{{"leaderId":-1,{text}}}')
+    assert read_quorum_state(tmp_path) == QuorumState(-1, epoch)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_state_of_kafka_is_read(tmp_path: Path) -> None:
         '{"leaderId":1,"leaderEpoch":2}',
         '{"leaderId":1,"leaderEpoch":"2","data_version":1}',
         '{"leaderId":1,"leaderEpoch":true,"data_version":1}',
-        '{"leaderId":1,"leaderEpoch":-2,"data_version":1}',
+        '{"leaderId":1,"leaderEpoch":-1,"data_version":1}',
         '{"leaderId":1,"leaderEpoch":2,"data_version":2}',
     ],
 )

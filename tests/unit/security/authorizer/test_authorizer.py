@@ -69,6 +69,7 @@ def may_any(controller: MemoryController, *acls: Acl, principal: str = ALICE) ->
         ([rule("*"), rule("a", WRITE, DENY)], True),
         ([rule("*"), rule("*", WRITE, DENY)], False),
         ([rule("*"), rule("*", READ, DENY)], True),
+        ([rule("*", Operation.CREATE)], False),
     ],
 )  # fmt: skip
 def test_one_resource_of_a_type(controller: MemoryController, acls: list[Acl], found: bool) -> None:

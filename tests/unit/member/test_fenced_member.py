@@ -1,0 +1,23 @@
+"""Members that are fenced."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.member.member import Member
+
+FENCED, UNFENCED = SimpleNamespace(is_fenced=True), SimpleNamespace(is_fenced=False)
+
+
+@pytest.mark.parametrize(
+    ("heartbeats", "registration", "is_fenced"),
+    [(UNFENCED, UNFENCED, False), (FENCED, UNFENCED, True), (UNFENCED, FENCED, True), (UNFENCED, None, True)],
+)
+def test_a_member_is_fenced(heartbeats: object, registration: object, is_fenced: bool) -> None:
+    """A heartbeat and the metadata may say so at different times; a broker without a registration is fenced."""
+    member: Any = Member.__new__(Member)
+    member.lifecycle = heartbeats
+    member.metadata = SimpleNamespace(image=SimpleNamespace(brokers={1: registration} if registration else {}))
+    member._config = SimpleNamespace(node_id=1)
+    assert member.is_fenced is is_fenced

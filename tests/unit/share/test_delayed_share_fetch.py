@@ -1,0 +1,44 @@
+"""Reads of a share fetch."""
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from kbroker.log.log_types import ReadInfo
+from kbroker.share.acquisition import AcquireMode
+from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, ShareFetch, ShareFetchParams
+from kbroker.share.share_partition import SharePartitionKey
+from tests.support.share import header
+
+
+def test_one_batch_may_exceed_the_limit_until_there_are_records() -> None:
+    """Partitions without records leave that to the next one; after records the limit holds."""
+    read: list[bool] = []
+
+    def log(records: bytes) -> Any:
+        def reads(offset: int, max_bytes: int, *, min_one: bool, isolation: int) -> ReadInfo:
+            read.append(min_one)
+            return ReadInfo(0, 20, 20, 0, records, 0, [])
+
+        return SimpleNamespace(read=reads)
+
+    share: Any = SimpleNamespace(
+        acquire_fetch_lock=lambda _: True,
+        release_fetch_lock=lambda _: None,
+        next_fetch_offset=lambda: 0,
+        free_records=lambda: 10,
+        record_bytes=1.0,
+        acquire=lambda *_: [],
+    )
+    keys = [SharePartitionKey("g", UUID(int=7), "t", index) for index in range(4)]
+    logs = [log(records) for records in (b"", header(0, 9), b"", header(0, 9))]
+    done: list[list[bytes]] = []
+    fetch = ShareFetch(
+        "m",
+        ShareFetchParams(0, 1, 400, 10, 10, AcquireMode.BATCH_OPTIMIZED, is_read_committed=False),
+        {key: ReadPartition(share, one) for key, one in zip(keys, logs, strict=True)},
+        lambda results: done.append([bytes(one.records) for one in results.values()]),
+        lambda key, error: None,
+    )
+    DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: None).on_complete()
+    assert (read, done) == ([True, True, False, False], [[b""] * 4])
