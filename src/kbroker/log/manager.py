@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
@@ -262,7 +263,8 @@ class LogManager:
             return
         from concurrent.futures import ThreadPoolExecutor  # not imported where there is little to load
 
-        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+        name = "log-recovery"
+        with ThreadPoolExecutor(workers, name, process_memory.note_thread, (name,)) as pool:
             if all(log_dir.was_clean for log_dir in self._dirs):
                 pool.map(scan.prefetch, ([key for key, _ in part] for part in parts[1:]))
                 yield from map(self._load, parts)

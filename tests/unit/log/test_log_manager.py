@@ -2,14 +2,18 @@
 
 import logging
 import os
+import sys
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.topic_names import TopicPartition
 from kbroker.log import checkpoints
+from kbroker.log import manager as log_manager
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager, StartCancelled
@@ -44,6 +48,23 @@ def test_restart_after_a_kill(manager: LogManager, brokers: Brokers, tmp_path: P
     assert not report.was_clean
     assert again.partition("orders", 0).log_end_offset == 3
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the names of threads are in /proc")
+def test_recovery_threads_have_names(manager: LogManager, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that takes minutes shows the threads that check records in top, perf and debuggers."""
+    kill(manager)
+    names: set[str] = set()
+    load = LogManager._load
+
+    def noted(one: LogManager, todo: Iterable[tuple[TopicPartition, TopicLogs]]) -> dict[TopicPartition, str]:
+        names.add(Path("/proc/thread-self/comm").read_text().strip())
+        return load(one, todo)
+
+    monkeypatch.setattr(LogManager, "_load", noted)
+    monkeypatch.setattr(log_manager, "LOADS_AT_ONCE", 1)
+    brokers.start(settings={"num.recovery.threads.per.data.dir": 2})
+    assert names == {"log-recovery"}
 
 
 def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
