@@ -27,6 +27,7 @@ _OF_COLD_MODULES = (
     "kbroker.apis.api28_txn_offset_commit",
     "kbroker.apis.api34_alter_replica_log_dirs",
     "kbroker.apis.api35_describe_log_dirs",
+    "kbroker.common.rolling_files",
     "kbroker.console.app",
     "kbroker.console.history",
     "kbroker.coordinator.consumer_group.background",
