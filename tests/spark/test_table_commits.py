@@ -139,6 +139,25 @@ def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> Non
     assert sequences(table) == times(4)
 
 
+def test_a_commit_that_could_not_be_flushed_is_flushed_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose first attempt has written the version and failed then is on disk when it returns."""
+    rows, found = placed(two_hours()), Table(table)
+    entry = f"_delta_log/{found.version + 1:020}.json"
+    flushed: list[str] = []
+
+    def sync(place: TablePlace, path: str) -> None:
+        if path.startswith("_delta_log/"):
+            flushed.append(path)
+            if len(flushed) != 2:
+                raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(TablePlace, "sync", sync)
+    assert write(found, "a", 0, rows)
+    assert flushed == [entry] * 2
+    with pytest.raises(TableError, match=r"cannot be written: .*Input/output error"):
+        write(found, "a", 1, rows)
+
+
 def test_files_of_another_size_are_not_committed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch of a truncated or replaced file is not committed, and the error names the file."""
     monkeypatch.setattr(shared_folder, "SETTLE_SECONDS", 0.2)

@@ -11,19 +11,22 @@ from uuid import UUID
 
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import NOTHING_WRITTEN
 
 
 class GroupOffsets:
     """Committed offsets by place, and pending ones by producer id.
 
     Of two offsets for one topic-partition, that of the later record counts, whichever was committed first: compaction
-    too keeps the last record of a key. ``record_offset`` is the offset of a record in its log.
+    too keeps the last record of a key. ``record_offset`` is the offset of a record in its log. ``deletion``: the latest
+    tombstones of offsets.
     """
 
-    __slots__ = ("_pending", "_record_offsets", "committed")
+    __slots__ = ("_pending", "_record_offsets", "committed", "deletion")
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.deletion = NOTHING_WRITTEN
         self._pending: dict[int, dict[TopicPartition, tuple[int, CommittedOffset]]] = {}
         self._record_offsets: dict[TopicPartition, int] = {}  # of offsets committed while transactions were open
 

@@ -263,14 +263,13 @@ class OffsetMetadataManager:
                 self._forget(group, gone)
 
     def _forget(self, group: Group, places: Iterable[TopicPartition]) -> tuple[int, Written]:
-        """Delete the offsets that exist; return their number and the tombstones, which may not be on disk yet."""
+        """Delete the offsets that exist; return their number and the latest tombstones, maybe not on disk yet."""
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
-        if not present:
-            return 0, NOTHING_WRITTEN
-        written = group.shard.append(_tombstones(group.group_id, present))
-        group.offsets.forget(present)
-        return len(present), written
+        if present:
+            group.offsets.deletion = group.shard.append(_tombstones(group.group_id, present))
+            group.offsets.forget(present)
+        return len(present), group.offsets.deletion
 
     def bury(self, group: Group) -> Written:
         """Write tombstones for a group without members and its offsets, pending ones too, and drop it.

@@ -375,7 +375,8 @@ class CoordinatorRuntime(Generic[Shard]):
         A load begins with it, so that no partition is read while its previous shard still writes.
         """
         while self._retired:
-            self._retired.popleft().retire()
+            self._retired[0].retire()  # it stays in the queue meanwhile: others wait for the end
+            self._retired.popleft()
 
     def _put(self, index: int, partition: _Partition) -> None:
         self._partitions = {**self._partitions, index: partition}

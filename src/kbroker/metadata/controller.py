@@ -252,7 +252,7 @@ class Controller:
             change.image = delta.apply(image.offset, image.epoch)  # every start replays the log
             change.delta = delta
         except Exception as error:
-            change.error = error
+            change.error, change.records = error, ()
 
     def _store(self, group: Sequence[_Change]) -> BaseException | None:
         """Store planned changes, all or none, and hand them to the publishers; return the error of the refused ones.

@@ -14,7 +14,7 @@ from kbroker.coordinator.classic_group import ClassicGroup, GroupState, Member
 from kbroker.coordinator.classic_membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey
-from kbroker.coordinator.internal_topic import partition_of
+from kbroker.coordinator.internal_topic import Written, partition_of
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
@@ -393,6 +393,21 @@ def test_deletions_are_on_disk_before_they_are_acknowledged() -> None:
         ends.append(log.log_end_offset)
         assert log.flushed_offset == ends[-1]
     assert ends == sorted(set(ends))
+
+
+def test_a_deletion_that_another_client_has_begun_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion of offsets that are deleted already returns when the tombstones of the first deletion are synced."""
+    clock = VirtualClock()
+    groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"flush.messages": 1}))
+    commit(groups)
+    commit(groups, place=("u", 0))
+    log = groups.coordinator.runtime.find("g").log
+    with monkeypatch.context() as patch:
+        patch.setattr(Written, "await_disk", lambda written: None)  # the first client still waits
+        groups.coordinator.offsets.delete("g", [PLACE])
+    assert log.flushed_offset < log.log_end_offset
+    groups.coordinator.offsets.delete("g", [PLACE])
+    assert log.flushed_offset == log.log_end_offset
 
 
 def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic(groups: Groups) -> None:

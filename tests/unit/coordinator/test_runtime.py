@@ -219,6 +219,15 @@ def test_no_partition_is_read_while_its_last_shard_writes(scene: Scene) -> None:
     assert scene.runtime.find("x").keys == [b"late"]
 
 
+def test_an_unload_waits_for_a_retirement_that_another_thread_has_begun(scene: Scene) -> None:
+    """A shard that still writes can be waited for."""
+    shard = scene.loaded().at(0)
+    waits: list[int] = []
+    shard.retire = lambda: waits.append(len(scene.runtime._retired))  # type: ignore[method-assign]
+    scene.runtime.unload(0, 1)
+    assert (waits, len(scene.runtime._retired)) == ([1], 0)
+
+
 def test_a_deleted_topics_epochs_are_forgotten(scene: Scene) -> None:
     """A new topic of the same name begins at epoch 0."""
     shard = scene.loaded().at(0)

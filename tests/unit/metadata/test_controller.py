@@ -119,6 +119,17 @@ def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryCon
     assert groups(controller) == ["b"]
 
 
+def test_a_record_that_contradicts_the_image_is_not_stored_with_other_changes(controller: MemoryController) -> None:
+    """A change that is refused stores nothing in the batch of those that wait with it."""
+    unknown = metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
+    results = together(
+        controller, setting(controller, "a"), lambda: change(controller, unknown), setting(controller, "b")
+    )
+    assert (results[0], type(results[1]), results[2]) == (None, MetadataReplayError, None)
+    assert [record.name for batch in controller.storage.appended for record in batch] == ["ConfigRecord"] * 2
+    assert groups(controller) == ["a", "b"]
+
+
 def test_a_refused_append_changes_nothing(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

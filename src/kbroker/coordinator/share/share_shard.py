@@ -15,6 +15,7 @@ from kbroker.coordinator.internal_topic import (
     NOTHING_WRITTEN,
     InternalTopic,
     KeyValue,
+    TransactionalProducer,
     UnreadableError,
     Written,
     report_strangers,
@@ -127,6 +128,12 @@ class ShareShard(CoordinatorShard):
         self.stored: dict[SharePartitionKey, Stored] = {}
         self._updates_per_snapshot = updates_per_snapshot
         self._exists = exists
+        self._latest = NOTHING_WRITTEN  # for requests that find their change made, maybe not on disk yet
+
+    def append(self, records: Sequence[KeyValue], producer: TransactionalProducer | None = None) -> Written:
+        """Append records: see ``CoordinatorShard``."""
+        self._latest = super().append(records, producer)
+        return self._latest
 
     def restore(self, replay: ShareReplay, index_of: Callable[[str], int]) -> None:
         """Take over the replayed share partitions."""
@@ -137,14 +144,14 @@ class ShareShard(CoordinatorShard):
     # ------------------------------------------------------------ requests
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> tuple[ShareState, Written]:
-        """Return the state; a new leader epoch is stored. Raises: KafkaError."""
+        """Return the state and the latest records; a new leader epoch is stored. Raises: KafkaError."""
         with self.lock:
             self.check()
             found = self._found(key, "Read")
             _check_leader_epoch(found, leader_epoch)
             self._check_exists(key)
             state = found.state
-            written = NOTHING_WRITTEN
+            written = self._latest
             if leader_epoch not in (NO_EPOCH, found.leader_epoch):
                 written = self._write(key, found, leader_epoch, state.start_offset, state.delivery_complete_count, ())
             return _share_state(state, with_batches=True), written
@@ -196,7 +203,7 @@ class ShareShard(CoordinatorShard):
     def _delete(self, keys: Sequence[SharePartitionKey]) -> Written:
         known = [key for key in keys if key in self.stored]
         if not known:
-            return NOTHING_WRITTEN
+            return self._latest
         written = self.append([(share_records.encode_key(SNAPSHOT, key), None) for key in known])
         for key in known:
             del self.stored[key]

@@ -162,6 +162,14 @@ class MarkerSender:
 
     def _try(self, completion: Completion) -> bool:
         """Return True once it is complete. Never raises: a lost completion would keep its transactional id busy."""
+        try:
+            return self._complete(completion)
+        except Exception:  # no memory, or a defect
+            logger.exception("%s: cannot complete the transaction", completion.metadata.transactional_id)
+            return False
+
+    def _complete(self, completion: Completion) -> bool:
+        """Write the markers and the record of completion; return False if some have to wait."""
         partition, metadata = completion.partition, completion.metadata
         if not partition.is_active:
             return True  # the next coordinator of the partition completes it

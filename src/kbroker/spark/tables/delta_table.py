@@ -315,7 +315,7 @@ class Table:
         Args: `transaction`: an application's name and an increasing number: an existing one changes nothing.
         `replaced`: live files with the same rows, which are removed from the table at `now_ms` by the system's clock.
         Returns: False if the transaction exists already, or not all of `replaced` are live any more.
-        Raises: PipelineError if a file is not in the table's store.
+        Raises: PipelineError if a file is not in the table's store, which fails, or if others write too often.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
@@ -335,11 +335,17 @@ class Table:
             max_commit_retries=0, app_transactions=[Transaction(*transaction)] if transaction else None
         )
         unsure: OSError | None = None  # reason why it is unknown whether the previous attempt has written its version
-        failures = 0
+        failures = before = 0
         for attempt in range(COMMIT_TRIES):
             self.refresh()
-            if attempt and files and self._are_live(files[:1]):
-                return True  # by an earlier attempt whose response was lost
+            if attempt == 0:
+                before = self.version
+            elif files and self._are_live(files[:1]):  # by an earlier attempt whose response was lost
+                try:
+                    self._sync_log(before)
+                except OSError as error:
+                    raise self._unwritable(error) from error
+                return True
             if unsure is not None and failures > STORE_FAILURES:
                 raise self._unwritable(unsure) from unsure
             if transaction is not None and transaction[1] <= self.committed(transaction[0]):

@@ -8,6 +8,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import SHARE_STATE_TOPIC
 from kbroker.coordinator import internal_topic
+from kbroker.coordinator.internal_topic import Written
 from kbroker.coordinator.share.persister import ShareState, StateBatch, StateChange
 from kbroker.coordinator.share.share_coordinator import SNAPSHOT_INTERVAL_MS, ShareSettings, ShareStatePersister
 from kbroker.coordinator.share.share_records import SNAPSHOT, SharePartitionKey, encode_key, is_key_text
@@ -50,6 +51,29 @@ def test_the_state_survives_a_restart() -> None:
     assert share.stored() == expected
     assert share.restart().stored() == expected
     assert share.restart().coordinator.summary(KEY) == expected._replace(batches=())
+
+
+@pytest.mark.parametrize("verb", ["read", "delete"])
+def test_a_change_that_another_request_has_begun_is_on_disk(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """A request that finds its change made returns when the records of the first request are synced."""
+    clock = VirtualClock()
+    share = Share(clock=clock, topic=MemoryTopic(clock, **{"flush.messages": 1}))
+    share.coordinator.initialize(KEY, 0, -1)
+    log = share.coordinator.runtime.find(KEY.text).log
+
+    def request() -> None:
+        if verb == "read":
+            share.coordinator.read(KEY, 4)
+        else:
+            share.coordinator.delete(KEY)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Written, "await_disk", lambda written: None)  # the first request still waits
+        request()
+    end_offset = log.log_end_offset
+    assert log.flushed_offset < end_offset
+    request()
+    assert log.flushed_offset == log.log_end_offset == end_offset
 
 
 def test_epochs_fence() -> None:

@@ -79,7 +79,7 @@ def test_what_is_tried_again(tx: Transactions, error: Errors) -> None:
     assert sorted(row[0] for row in tx.markers.written) == [T0, T1, T2]
 
 
-@pytest.mark.parametrize("at", ["marker", "record"])
+@pytest.mark.parametrize("at", ["marker", "partitions", "record"])
 def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """After a MemoryError or an unexpected error the prepared transaction and other waiting ones are retried."""
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
@@ -89,11 +89,14 @@ def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.Mo
         with monkeypatch.context() as patch:
             if at == "marker":
                 patch.setattr(tx.markers, "write", raising(MemoryError))
+            elif at == "partitions":
+                patch.setattr(TransactionMetadata, "remove_partitions", raising(MemoryError))
             else:
                 patch.setattr(StatePartition, "append_move", fails_later())
             tx.end(mine, name=name)
             tx.after(RETRY_BACKOFF_MS)
-    assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "PrepareCommit")
+    assert tx.state("x") == ("CompleteCommit" if at == "partitions" else "PrepareCommit")
+    assert tx.state("y") == "PrepareCommit"
     tx.markers.errors.clear()
     tx.after(RETRY_BACKOFF_MAX_MS)
     assert {tx.state(name) for name in "xyz"} == {"CompleteCommit"}
