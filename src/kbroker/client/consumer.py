@@ -120,10 +120,17 @@ class Consumer:
         return self.cluster.retry(self._fetch_once)
 
     def poll(self) -> list[Record]:
-        """Return the records of one fetch, perhaps none, in offset order per partition; advance the positions."""
+        """Return the records of one fetch, perhaps none, in offset order per partition; advance the positions.
+
+        Raises: as ``fetch`` and ``decode``; a damaged batch is an error once the records before it were returned.
+        """
         found: list[Record] = []
-        for part in self.fetch():
-            found.extend(self.decode(part))
+        try:
+            for part in self.fetch():
+                found.extend(self.decode(part))
+        except KafkaError:
+            if not found:
+                raise
         return found
 
     def __iter__(self) -> Iterator[Record]:

@@ -54,6 +54,7 @@ class GroupConsumer(Closing):
         self._member: ConsumerMember | ClassicMember = ConsumerMember(self._groups, group_id, topic)
         self._consumer = self._new_consumer()
         self._is_joined = False
+        self._reads: tuple[TopicPartition, ...] | None = None  # the assignment that is read; None: a new one
         self._heartbeat_at_s = 0.0
         cluster.topic(topic)
 
@@ -84,6 +85,8 @@ class GroupConsumer(Closing):
         if self._is_joined and self.cluster.clock() >= self._heartbeat_at_s:
             self._heartbeat()
         self.join()
+        if self._reads != self.assignment:  # an earlier poll failed before it could begin
+            self._start_reading()
         if not self.assignment:
             self.cluster.sleep(min(self.max_wait_ms / 1000, self._member.interval_s))
             return []
@@ -137,6 +140,7 @@ class GroupConsumer(Closing):
 
     def _start_reading(self) -> None:
         """Read the assigned partitions from the committed offsets on."""
+        self._reads = None
         self._heartbeat_at_s = self.cluster.clock() + self._member.interval_s
         mine = self.assignment
         # wait for open transactions that commit offsets of the group: otherwise records would be read twice
@@ -145,3 +149,4 @@ class GroupConsumer(Closing):
         self._consumer.seek({tp: committed[tp].offset if tp in committed else self.start for tp in mine})
         # commit at once: after a rebalance LATEST would be a later offset, and the records between would be skipped
         self.commit({tp: self._consumer.positions[tp] for tp in mine if tp not in committed})
+        self._reads = mine

@@ -57,6 +57,7 @@ class ConsumerMember:
         self._group_id = group_id
         self.topic = topic
         self._owned: list[Body] = []
+        self._has_news = True  # subscription and partitions, which the broker does not have yet
 
     def join(self) -> None:
         """Join the group and wait for the first assignment while other members may still have to release partitions.
@@ -77,16 +78,18 @@ class ConsumerMember:
 
         Raises: KafkaError of ``REJOINS`` if the group has removed this member.
         """
-        is_changed, is_news = False, self.epoch == JOIN_EPOCH
+        is_changed = False
+        self._has_news |= self.epoch == JOIN_EPOCH
         while True:
-            response = self._cluster.retry(lambda: self._send(is_news))  # noqa: B023  runs now
+            response = self._cluster.retry(lambda: self._send(self._has_news))
+            self._has_news = False
             self.epoch, self.interval_s = response["MemberEpoch"], response["HeartbeatIntervalMs"] / 1000
             if response["Assignment"] is None:
                 return is_changed
             rows = sorted(response["Assignment"]["TopicPartitions"], key=lambda row: row["TopicId"].int)
             if rows == self._owned:
                 return is_changed
-            self._owned, is_changed, is_news = rows, True, True
+            self._owned, is_changed, self._has_news = rows, True, True
             self.assignment = tuple((self.topic, p) for row in rows for p in sorted(row["Partitions"]))
 
     def leave(self) -> None:

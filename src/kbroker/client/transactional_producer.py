@@ -16,6 +16,7 @@ from kbroker.client.partitions import partition_rows, topic_rows
 from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
+from kbroker.protocol.records import RecordBatchBuilder
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 # last versions of the classic protocol: in later ones Produce adds the partitions (KIP-890)
@@ -109,6 +110,10 @@ class TransactionalProducer(Producer):
         self._added.clear()
         self._has_offsets = False
         self._state = State.IN_TRANSACTION
+
+    def _builder(self, topic: str, partition: int) -> RecordBatchBuilder:
+        self._expect(State.IN_TRANSACTION)
+        return super()._builder(topic, partition)
 
     def flush(self) -> None:
         """Flush as a Producer does, after the partitions have been added to the transaction.

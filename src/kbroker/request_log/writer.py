@@ -69,11 +69,8 @@ class RequestLogWriter:
         """Write until ``stop``, and then the remaining records. Never raises."""
         while not self._stopping:
             self._core.wait(WRITE_INTERVAL_MS)
-            try:
-                self.flush(unfold=self._stopping)
-            except Exception:  # a bug, or out of memory: records are kept or dropped, and the thread continues
-                logger.exception("the request log cannot be written")
-        self.flush(unfold=True)
+            self._try_flush(unfold=self._stopping)
+        self._try_flush(unfold=True)
 
     def stop(self) -> None:
         """Let ``run`` write the queued records and return."""
@@ -89,9 +86,15 @@ class RequestLogWriter:
                 self._write()
             self._notify()
 
+    def _try_flush(self, unfold: bool) -> None:
+        try:
+            self.flush(unfold)
+        except Exception:  # no topic, a bug, or out of memory: records are kept or dropped, and the caller continues
+            logger.exception("the request log cannot be written")
+
     def close(self) -> None:
-        """Write the queued records, and close the files."""
-        self.flush(unfold=True)
+        """Write the queued records, and close the files. Never raises."""
+        self._try_flush(unfold=True)
         with self._lock:
             if self._files is not None:
                 try:

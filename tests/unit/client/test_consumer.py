@@ -83,6 +83,18 @@ def test_wrong_checksum_is_reported_with_its_place(broker: FakeBroker, cluster: 
         consumer.poll()
 
 
+def test_records_before_damage_are_returned_first(broker: FakeBroker, cluster: Cluster) -> None:
+    """The error of a damaged batch comes with the poll after the one that returns the records before it."""
+    damaged = bytearray(batch(12, b"c"))
+    damaged[-1] ^= 1
+    serve_log(broker, batch(10, b"a", b"b") + bytes(damaged))
+    consumer = Consumer(cluster, {("t", 0): 10})
+    assert [record.value for record in consumer.poll()] == [b"a", b"b"]
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="CORRUPT_MESSAGE: partition t-0 at offset 12"):
+            consumer.poll()
+
+
 def transactions() -> bytes:
     def data(base: int, producer_id: int, value: bytes) -> bytes:
         return batch(base, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)

@@ -8,7 +8,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Body
 from kbroker.client.group_consumer import GroupConsumer
 from kbroker.client.group_members import METADATA_MAX_AGE_S, assign_ranges
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime
 
@@ -129,6 +129,21 @@ def test_offsets_that_a_transaction_commits_are_waited_for(
     assert [body["RequireStable"] for _, body in broker.asked(OFFSET_FETCH)] == [True, True]
 
 
+def test_a_poll_after_one_that_could_not_look_up_offsets(
+    broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
+) -> None:
+    """The member looks them up again, and reads its partitions, not those of an earlier assignment."""
+    group = FakeGroup(broker)
+    group.unstable = 10**6
+    with GroupConsumer(cluster, "g", "t") as member:
+        with pytest.raises(KafkaError, match="UNSTABLE_OFFSET_COMMIT"):
+            member.poll()
+        group.unstable = 0
+        member.poll()
+        assert member._consumer.positions == {("t", 0): 40, ("t", 1): 40}
+    assert group.joins == 1
+
+
 def test_a_commit_during_a_rebalance_is_none_and_the_member_rejoins(broker: FakeBroker, cluster: Cluster) -> None:
     """The member rejoins at its next poll, not at its next heartbeat."""
     group = FakeGroup(broker)
@@ -202,6 +217,23 @@ def test_a_partition_is_given_up_after_its_commit(broker: FakeBroker, cluster: C
         assert not broker.asked(OFFSET_COMMIT)
         assert member.commit({("t", 1): 50}) is True
     assert broker.asked(OFFSET_COMMIT)[-1][1]["GenerationIdOrMemberEpoch"] == 2
+
+
+def test_an_assignment_whose_acknowledgement_is_lost(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
+    """The next heartbeat acknowledges it, and the member reads the new partitions alone."""
+    group = FakeConsumerGroup(broker)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.poll()
+        group.assign(1)
+        group.heartbeat_errors = [Errors.NONE, Errors.UNKNOWN_SERVER_ERROR]
+        fake_time.now += 5
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+            member.poll()
+        member.poll()
+        assert broker.asked(CONSUMER_GROUP_HEARTBEAT)[-1][1]["TopicPartitions"] == [
+            {"TopicId": TOPIC_ID, "Partitions": [1]}
+        ]
+        assert member._consumer.positions == {("t", 1): 40}
 
 
 def test_a_fenced_member_joins_again(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:

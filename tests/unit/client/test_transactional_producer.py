@@ -193,3 +193,20 @@ def test_calls_out_of_order(coordinator: Coordinator, cluster: Cluster) -> None:
     producer.begin_transaction()
     producer.commit_transaction()
     assert coordinator.order() == ["init"]
+
+
+@pytest.mark.parametrize("state", ["new", "ready", "failed"])
+def test_a_record_outside_a_transaction_is_refused(broker: FakeBroker, cluster: Cluster, state: str) -> None:
+    """The record would be sent with an epoch of the past, or in the next transaction."""
+    coordinator = Coordinator(broker)
+    producer = TransactionalProducer(cluster, "x")
+    if state != "new":
+        producer.init_transactions()
+    if state == "failed":
+        producer.begin_transaction()
+        coordinator.codes[ADD_OFFSETS] = [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        with pytest.raises(KafkaError):
+            producer.send_offsets("g", {("t", 0): (1, "")})
+    with pytest.raises(ValueError, match="expected a call of"):
+        producer.send("t", b"v", partition=0)
+    assert not producer._pending

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.request_log_names import file_name, is_file_name
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.log._partition_log import PartitionLog
@@ -97,6 +98,22 @@ def test_records_are_in_files_and_topic(bench: Bench, tmp_path: Path) -> None:
         assert sum(any(key == b"User:u%d\0c" % user for key, _ in one) for one in found) == 1
     assert (writer.written, writer.dropped) == (40, 0)
     assert writer.written_bytes > len((tmp_path / name).read_bytes())
+
+
+def test_a_close_while_the_topic_cannot_be_created(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records are in the file, which is ended, and the stop of the broker continues."""
+    files = rolling(tmp_path)
+    writer = make_writer(bench, files, raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")), 1)
+    bench.connect().record(client_id=b"c")
+    writer.stop()
+    writer.run()
+    writer.close()
+    (name,) = files_in(tmp_path)
+    assert (tmp_path / name).read_bytes().count(b"\n") == 1
+    assert files._fd == -1
+    assert "the disk is full" in caplog.text
 
 
 def test_many_records_make_batches_of_a_bounded_size() -> None:
