@@ -8,6 +8,7 @@ from kbroker.console.app import LONGEST_MS, MAX_OF_USER, MAX_VIEWERS, SEEN_MS, S
 from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged
 from kbroker.console.requests import MAX_TEXT, PageError, Query
+from kbroker.console.views.quotas import _left
 
 
 def test_parts_of_ten_thousand() -> None:
@@ -94,6 +95,11 @@ def test_a_user_slows_the_pages_of_others_by_twenty_of_its_own() -> None:
     for number in range(MAX_OF_USER):
         again_ms = viewers.again_ms(f"page {number}")
     assert again_ms == 4000
+
+
+def test_an_amount_that_is_left_in_words() -> None:
+    texts = [_left("producer_byte_rate", left) for left in (None, 1024.0, 0.0, -1024.0)]
+    assert texts == ["-", "1.0 KiB left", "0 B left", "1.0 KiB too much"]
 
 
 def test_a_decision_in_words() -> None:

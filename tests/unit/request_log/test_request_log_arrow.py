@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.common.request_log_names import ARROW_END
+from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.network.connections.refusal import Refusal
 from kbroker.protocol.records import iter_batches
 from kbroker.request_log._drain import RecordDrain
 from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.arrow_form import ArrowForm
+from kbroker.request_log.service import RequestLog
 from kbroker.request_log.settings import request_log_settings
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.log_files import memory_log
@@ -128,3 +130,12 @@ def test_a_buffer_beyond_reason_is_refused() -> None:
     """The size of the buffer has a maximum, because it is rounded up to a power of two."""
     with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.buffer\.bytes"):
         BrokerConfig({"kbroker.request.log.buffer.bytes": 2**62})
+
+
+@pytest.mark.parametrize(("form", "suffix", "end"), [("json", JSON_SUFFIX, b""), ("arrow", ARROW_SUFFIX, ARROW_END)])
+def test_files_have_the_suffix_and_the_end_of_their_form(tmp_path: Path, form: str, suffix: str, end: bytes) -> None:
+    config = {"kbroker.request.log.dir": str(tmp_path), "kbroker.request.log.format": form}
+    files = RequestLog(BrokerConfig(config), VirtualClock(), {}, 1)._files(b"begin ")
+    files.write(b"records")
+    files.close()
+    assert [(path.suffix, path.read_bytes()) for path in tmp_path.iterdir()] == [(suffix, b"begin records" + end)]
