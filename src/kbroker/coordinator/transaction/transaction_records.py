@@ -79,8 +79,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     found.next_producer_id = body.get("NextProducerId", NO_PRODUCER_ID)
     found.client_version = body.get("ClientTransactionVersion", TV_0)
     found.start_ms = body["TransactionStartTimestampMs"]
-    if found.state is not TransactionState.EMPTY:
-        found.partitions = _places(body["TransactionPartitions"] or ())
+    found.partitions = _places(body["TransactionPartitions"] or ())
     return found
 
 
