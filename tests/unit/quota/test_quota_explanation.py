@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Mapping
 from contextlib import nullcontext as nothing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from kbroker.quota._client_quotas import ClientQuotaManagers
 from kbroker.quota._entities import DEFAULT_ENTITY
 from kbroker.quota.entity_rules import Alteration, QuotaOp
 from kbroker.quota.entity_store import QuotaEntityStore
-from kbroker.quota.explanation import ClientConnections, QuotaExplainer, UnknownConnectionError
+from kbroker.quota.explanation import ClientConnections, QuotaExplainer, UnknownConnectionError, _compared
 from kbroker.quota.verdict import Verdict
 from tests.native import connection_admission as admission
 from tests.support import quotas
@@ -305,6 +306,14 @@ def test_another_limit_knows_all_while_no_sample_is_overwritten(bench: Bench) ->
     assert [(row["time_ms"], row["delay_ms"]) for row in compared["samples"]] == expected
     assert (compared["is_complete"], compared["delayed"]) == (True, 4)
     assert compared["longest_delay_ms"] == max(delay_ms for _, delay_ms in expected)
+
+
+def test_a_delay_of_a_millisecond_counts() -> None:
+    """The last row is the present decision, which is not one of the delayed samples."""
+    rows = [(0, 9.0, 1, True), (1000, 8.0, 0, True), (2000, 9.0, 5, True)]
+    counter: Any = SimpleNamespace(replay=lambda limit, now_ms: rows)
+    found = _compared(counter, 8.0, 2000)
+    assert (found["delayed"], found["longest_delay_ms"], found["now"]["delay_ms"]) == (1, 5, 5)
 
 
 def test_another_rate_of_a_bucket(bench: Bench) -> None:

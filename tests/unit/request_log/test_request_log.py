@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.request_log import COLUMNS, QUOTA_TYPES, UPDATE, VERDICT, Column
 from kbroker.network.connections.refusal import Refusal
-from kbroker.request_log.service import kafka_api_name
+from kbroker.request_log.service import RequestLog, kafka_api_name
 from tests.native.request_log_samples import SampleConnection
 from tests.support.request_log import START_MS, Bench
 
@@ -427,3 +429,7 @@ def test_a_refusal_has_its_own_kind_of_record(bench: Bench) -> None:
     }
     with pytest.raises(ValueError, match="not in tuple"):
         bench.core.note_refusal(Refusal("no-reason", 0, 0, 0, 0, 0, "", ""))
+
+
+def test_a_broker_without_a_request_log_counts_nothing() -> None:
+    assert RequestLog(BrokerConfig(), VirtualClock(), {}, 1).figures == (0, 0, 0, 0)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -318,3 +319,19 @@ def test_the_thread_writes_when_time_passes(bench: Bench) -> None:
         writer.stop()
         thread.join()
     assert json.loads(disk.data)["sequence"] == 1
+
+
+def test_a_stop_during_a_write_is_followed_by_a_last_one() -> None:
+    """That one writes the idle polls of the current second, too."""
+    writes: list[bool] = []
+    writer: Any = RequestLogWriter.__new__(RequestLogWriter)
+    writer._stopping = False
+    writer._core = SimpleNamespace(wait=lambda ms: None, wake=lambda: None)
+
+    def write(unfold: bool) -> None:
+        writes.append(unfold)
+        writer.stop()
+
+    writer._try_flush = write
+    writer.run()
+    assert writes == [False, True]

@@ -293,6 +293,16 @@ def test_acquired_ranges_without_aborted_ones() -> None:
     assert without(ranges, []) == ranges
 
 
+def test_accepted_records_before_the_start_of_the_log_are_counted_no_longer() -> None:
+    bench = ShareBench((0, 9), (10, 19))
+    bench.fetch("a", 5)
+    bench.fetch("b", 5)
+    bench.ack("b", 10, 19, ACCEPT)
+    assert bench.partition.window.complete_count == 10
+    bench.partition.move_log_start(15)
+    assert bench.partition.window.complete_count == 5
+
+
 def test_damage_ends_the_batches(bench: ShareBench) -> None:
     """Batches before a damaged length are delivered; of a damaged first batch the client gets the error."""
     damaged = bytearray(header(10, 19))
