@@ -91,6 +91,7 @@ class PartitionReader:
         self._waiting_since_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
         try:
             while self.position < self.until_offset:
+                part = None
                 try:
                     if under_way is None:
                         under_way = self._send()
@@ -99,19 +100,18 @@ class PartitionReader:
                     if part is not None and self.position < self.until_offset:
                         under_way = self._send()
                 except (KafkaError, BrokerConnectionError) as failure:
-                    if isinstance(failure, TopicReplacedError):
-                        raise
-                    if isinstance(failure, KafkaError) and not failure.error.retriable:
-                        raise
-                    if self.cluster.clock() + backoff_s - self._waiting_since_s > self.cluster.retry_timeout_s:
-                        raise
-                    if under_way is not None:
-                        under_way.connection.close()
-                        under_way = None
-                    self.cluster.forget(self.topic)
-                    self.cluster.sleep(backoff_s)
-                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-                    continue
+                    if part is None:
+                        if isinstance(failure, TopicReplacedError):
+                            raise
+                        if isinstance(failure, KafkaError) and not failure.error.retriable:
+                            raise
+                        if self.cluster.clock() + backoff_s - self._waiting_since_s > self.cluster.retry_timeout_s:
+                            raise
+                        self.cluster.forget(self.topic)
+                        self.cluster.sleep(backoff_s)
+                        backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                        continue
+                    # the request after this part failed: it is sent again, and its failure handled, after the part
                 if part is not None:
                     yield part
                     self._waiting_since_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S

@@ -24,6 +24,7 @@ from kbroker.coordinator.consumer_group.membership import (
 from kbroker.coordinator.consumer_group.records import RECORDS
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.internal_topic import Written
 from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.modern_group.membership import GroupParts
@@ -126,14 +127,15 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
             following.replay(record)
         return self.membership.heartbeat(following, request, changes)
 
-    def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> None:
+    def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> Written:
         """Append the records, and start the sessions of members of the classic protocol in a converted group."""
         is_converted = group.predecessor is not None
-        super().write(group, changes)
+        written = super().write(group, changes)
         if is_converted:
             for member in group.members.values():
                 if member.classic is not None:
                     self.membership.await_heartbeat(group, member.member_id, member.classic.session_timeout_ms)
+        return written
 
     def downgrade(
         self,

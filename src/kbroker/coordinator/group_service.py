@@ -63,14 +63,18 @@ class GroupService:
         ]
 
     def start(self) -> None:
-        """Load the groups, then let time run for them."""
-        self.coordinator.start()
-        self._topics.on_deleted.append(self.coordinator.topic_deleted)
-        for thread in self._threads:
-            thread.start()
-        self._scheduler.schedule(
-            "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
-        )
+        """Load the groups, then let time run for them. If that fails, the service is closed."""
+        try:
+            self.coordinator.start()
+            self._topics.on_deleted.append(self.coordinator.topic_deleted)
+            for thread in self._threads:
+                thread.start()
+            self._scheduler.schedule(
+                "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
+            )
+        except BaseException:  # no thread: another service will write to the same log
+            self.close(0)
+            raise
 
     def close(self, timeout_s: float) -> None:
         """Complete delayed requests, and end the reapers; expiry has no effect afterwards. Idempotent."""

@@ -19,7 +19,7 @@ from kbroker.coordinator.classic_group import ClassicGroup
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_shard import Group
-from kbroker.coordinator.internal_topic import KeyValue
+from kbroker.coordinator.internal_topic import NOTHING_WRITTEN, KeyValue, Written
 from kbroker.coordinator.modern_group.group import ModernGroup
 from kbroker.coordinator.modern_group.membership import GroupParts, ModernMembership
 from kbroker.coordinator.modern_group.records import Formats, GroupRecord, encode
@@ -81,15 +81,17 @@ class ModernGroups(Generic[G, S]):
             raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {self._make.KIND} group.")
         return group
 
-    def write(self, group: G, changes: Sequence[GroupRecord]) -> None:
-        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
+    def write(self, group: G, changes: Sequence[GroupRecord]) -> Written:
+        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed.
+
+        Returns: the records, which may not be on disk yet: most of them need not, as members send heartbeats.
+        """
         old = group.predecessor
         rows: list[KeyValue] = []
         if old is not None and old.is_stored:
             rows.append((group_records.group_key(group.group_id), None))
         rows += encoded(changes, group.FORMATS)
-        if rows:
-            group.shard.append(rows)
+        written = group.shard.append(rows) if rows else NOTHING_WRITTEN
         for record in changes:
             group.replay(record)
         if old is not None:
@@ -97,6 +99,7 @@ class ModernGroups(Generic[G, S]):
             self._groups.replace(old, group)
             self._classic.dismiss(old, Errors.REBALANCE_IN_PROGRESS)
             logger.info("group %s: converted to a %s group", group.group_id, group.KIND)
+        return written
 
     def following(self, group: ClassicGroup) -> G:
         """Return a group that replaces a classic one when its first records are written."""

@@ -17,6 +17,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.internal_topic import NOTHING_WRITTEN, Written
 from kbroker.coordinator.modern_group.group import ModernGroupState
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.modern_group.membership import GroupParts
@@ -166,7 +167,8 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
                     text = "There is no offset information to delete."
                     results[name] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, text)
             changed = state._replace(initialized=initialized, deleting=deleting)
-            self.write(group, [records.state_partitions_record(group_id, changed)])
+            written = self.write(group, [records.state_partitions_record(group_id, changed)])
+        written.await_disk()  # a group that does not know of the deletion would wait for the state forever
         errors = self._delete(group_id, {topic_id: indexes for topic_id, (_, indexes) in begun.items()})
         for topic_id, (name, _) in begun.items():
             results[name] = errors.get(topic_id) or topic_id
@@ -190,7 +192,8 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
                     every = TopicPartitions(name, frozenset(range(topic.partition_count)))
                     known = combined(known, {topic_id: every})
             deleting = {topic_id: one.name for topic_id, one in known.items()}
-            self.write(group, [records.state_partitions_record(group_id, StatePartitions(deleting=deleting))])
+            written = self.write(group, [records.state_partitions_record(group_id, StatePartitions(deleting=deleting))])
+        written.await_disk()
         errors = self._delete(group_id, {topic_id: one.partitions for topic_id, one in known.items()})
         for error in errors.values():
             raise error
@@ -215,22 +218,26 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     ) -> dict[tuple[UUID, int], KafkaError]:
         """Initialize share partitions, then write that they are; return the errors of those that are not.
 
-        After an error none is noted as initialized: it is tried again later.
+        These are tried again later.
         """
         errors: dict[tuple[UUID, int], KafkaError] = {}
+        done: dict[UUID, list[int]] = {}
         for topic_id, by_partition in offsets.items():
             for index, start in by_partition.items():
                 try:
                     key = SharePartitionKey(group_id, topic_id, index)
                     self._coordinator_of(key).initialize(key, epoch, start)
+                    done.setdefault(topic_id, []).append(index)
                 except KafkaError as error:
                     errors[topic_id, index] = error
+        written = NOTHING_WRITTEN
         try:
             with self._groups.locked(group_id) as group:
                 if isinstance(group, ShareGroup):
-                    self._note_initialized(group, offsets, is_done=not errors)
+                    written = self._note_initialized(group, offsets, done)
+            written.await_disk()
         except KafkaError as error:
-            logger.warning("group %s: cannot write its share partitions: %s", group_id, error)
+            errors = {(topic_id, index): error for topic_id in offsets for index in offsets[topic_id]} | errors
         if errors:
             (topic_id, index), first = next(iter(errors.items()))
             logger.warning(
@@ -238,23 +245,22 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
             )
         return errors
 
-    def _note_initialized(self, group: ShareGroup, offsets: Mapping[UUID, Collection[int]], *, is_done: bool) -> None:
+    def _note_initialized(
+        self, group: ShareGroup, begun: Mapping[UUID, Collection[int]], done: Mapping[UUID, Collection[int]]
+    ) -> Written:
         state = group.state_partitions or StatePartitions()
         initializing: dict[UUID, TopicPartitions] = {}
         for topic_id, one in state.initializing.items():
-            left = one.partitions - frozenset(offsets.get(topic_id, ()))
+            left = one.partitions - frozenset(begun.get(topic_id, ()))
             if left:
                 initializing[topic_id] = one._replace(partitions=left)
-        initialized = state.initialized
-        if is_done:
-            now_ms = self._clock.wall_ms()
-            added = {
-                topic_id: TopicPartitions(self._name(topic_id), frozenset(indexes), now_ms)
-                for topic_id, indexes in offsets.items()
-            }
-            initialized = combined(state.initialized, added)
-        changed = state._replace(initializing=initializing, initialized=initialized)
-        self.write(group, [records.state_partitions_record(group.group_id, changed)])
+        now_ms = self._clock.wall_ms()
+        added = {
+            topic_id: TopicPartitions(self._name(topic_id), frozenset(indexes), now_ms)
+            for topic_id, indexes in done.items()
+        }
+        changed = state._replace(initializing=initializing, initialized=combined(state.initialized, added))
+        return self.write(group, [records.state_partitions_record(group.group_id, changed)])
 
     def _delete(self, group_id: str, partitions: Mapping[UUID, Collection[int]]) -> dict[UUID, KafkaError]:
         """Delete share partitions; return the first error of each topic."""

@@ -65,11 +65,15 @@ class TransactionService:
         )
 
     def start(self) -> None:
-        """Load the state from the log, then start its timers."""
-        self.coordinator.start()
-        self._topics.on_deleted.append(self._topic_deleted)
-        self._scheduler.start()
-        self._retries.start()
+        """Load the state from the log, then start its timers. If that fails, the service is closed."""
+        try:
+            self.coordinator.start()
+            self._topics.on_deleted.append(self._topic_deleted)
+            self._scheduler.start()
+            self._retries.start()
+        except BaseException:  # no thread: another service will write to the same log
+            self.close(0)
+            raise
 
     def close(self, timeout_s: float) -> bool:
         """Stop serving transactional ids; return False if a thread did not end in time. Idempotent."""

@@ -156,6 +156,9 @@ class ReplicaMover:
             self._abandon(key, hosted, future, str(e))
         except ValueError as e:  # the log is closed, deleted or failed
             self._abandon(key, hosted, future, str(e))
+        except Exception as e:  # no memory, or a defect: the partition can be moved later
+            logger.exception("cannot move %s-%d", *key)
+            self._abandon(key, hosted, future, repr(e))
 
     def _begin(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
         folder = source.partition_path(*key)

@@ -85,14 +85,15 @@ class Scheduler:
         return task
 
     def start(self) -> None:
-        """Start the thread, once. Raises: RuntimeError once closed."""
+        """Start the thread, once. Raises: RuntimeError once closed, or if no thread can be started now."""
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"scheduler {self._name} is closed")
             if self._thread is None:
                 short_name = self._name.removeprefix("kafka-").replace("-thread", "")
-                self._thread = new_thread(self._name, self._loop, short_name)
-                self._thread.start()
+                thread = new_thread(self._name, self._loop, short_name)
+                thread.start()
+                self._thread = thread
 
     def run_due(self) -> None:
         """Run the due tasks on this thread; for tests with a virtual clock that have not called ``start``."""

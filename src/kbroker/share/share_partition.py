@@ -257,8 +257,8 @@ class SharePartition:
             try:
                 for batch in batches:
                     self._acknowledge(member_id, batch, transition)
-            except KafkaError as error:
-                failure = error
+            except Exception as error:
+                failure = _reported(error, "cannot acknowledge records of", self.key)
             self._finish(transition, failure, done)
         self._drain_writes(failure, done, transition)
 

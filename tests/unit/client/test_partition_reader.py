@@ -91,6 +91,24 @@ def test_an_abandoned_reader_leaves_no_response_behind(cluster: Cluster, broker:
     assert cluster.fetch_metadata(["t"])[0].name == "t"
 
 
+@pytest.mark.parametrize(
+    "failure", [BrokerConnectionError(("here", 1), "gone"), KafkaError(Errors.LEADER_NOT_AVAILABLE)]
+)
+def test_a_response_is_kept_when_the_next_request_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Its records are handed over, although the leader ended before the next request."""
+    send, calls = PartitionReader._send, itertools.count()
+
+    def send_or_fail(one: PartitionReader) -> Any:
+        if next(calls) == 1:
+            raise failure
+        return send(one)
+
+    monkeypatch.setattr(PartitionReader, "_send", send_or_fail)
+    assert offsets(reader(cluster)) == list(range(10))
+
+
 def test_failures_that_pass_are_tried_again(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """A changed leader and a lost connection are retried after fresh metadata, and no record is lost."""
     responses = iter([6, None])

@@ -1,5 +1,7 @@
 """Service around the transaction coordinator: settings, its topic, and partitions added to transactions."""
 
+import threading
+
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -32,6 +34,26 @@ def begun(service: TransactionService) -> Producer:
 
 def test_the_settings_are_kafkas() -> None:
     assert transaction_settings(make_bench().ctx.config) == TransactionSettings(load_buffer_bytes=5 * 1024 * 1024)
+
+
+def test_a_service_without_threads_is_closed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator must not abort transactions beside that of the next service, which the next request starts."""
+    service = service_of(MemoryTopic(clock), FakeMarkers(), clock)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        service.start()
+    assert service.coordinator.runtime.is_closed
+    assert service._topics.on_deleted == []
+    started[0].join(10)
+    assert not started[0].is_alive()
 
 
 def test_the_topic_is_made_as_kafka_makes_it() -> None:

@@ -51,6 +51,25 @@ def test_a_source_that_cannot_be_read(
     assert (home(manager), values(manager)) == ("b", before)
 
 
+def test_a_move_without_memory(
+    brokers: Brokers, folders: list[Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The move ends with the reason, and the partition can be moved and compacted later."""
+    manager = filled(brokers)
+    before = values(manager)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicaMover, "_copy", raising(MemoryError("no memory")))
+        manager.move_partition(*KEY, str(folders[1]))
+        finish(manager)
+    assert moving_error(caplog).endswith("and the partition stays in its folder: MemoryError('no memory')")
+    assert manager.cleaner.hold(KEY)
+    manager.cleaner.release(KEY)
+    assert not list(folders[1].glob("orders*"))
+    manager.move_partition(*KEY, str(folders[1]))
+    finish(manager)
+    assert (home(manager), values(manager)) == ("b", before)
+
+
 def test_a_source_that_is_shorter_than_its_log(
     brokers: Brokers, folders: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log.scheduler import Scheduler
+from tests.support.errors import raising
 from tests.support.fixtures import fixture_of
 
 clock = fixture_of(VirtualClock)
@@ -49,6 +50,20 @@ def test_a_periodic_task_runs_again_after_each_period(clock: VirtualClock, sched
     scheduler.run_due()
     assert len(runs) == 6
     assert scheduler.task_names == ["often"]
+
+
+def test_a_thread_that_cannot_start_is_started_later(
+    clock: VirtualClock, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that fails, because the system has no thread to give, can be repeated."""
+    has_run = threading.Event()
+    scheduler.schedule("once", has_run.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            scheduler.start()
+    scheduler.start()
+    assert has_run.wait(10)
 
 
 def test_a_failing_task_is_logged_and_runs_again(

@@ -84,6 +84,18 @@ def test_an_acknowledgement_during_a_write_is_stored_after_it(bench: ShareBench)
     assert bench.partition.window.start_offset == 10
 
 
+def test_an_acknowledgement_without_memory(bench: ShareBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The acknowledgement has an error, and none of its records is being changed any more."""
+    bench.fetch()
+    done: list[KafkaError | None] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.partition, "_lock_records", raising(MemoryError))
+        bench.partition.acknowledge("m", [batch_of(0, 4, [ACCEPT]), batch_of(5, 9, [RENEW])], done.append)
+    assert [error and error.error for error in done] == [Errors.UNKNOWN_SERVER_ERROR]
+    assert bench.ack("m", 0, 9, ACCEPT) is Errors.NONE
+    assert bench.partition.window.start_offset == 10
+
+
 def test_a_write_that_fails_leaves_the_records_acquired(bench: ShareBench) -> None:
     bench.fetch()
     bench.persister.error = Errors.FENCED_STATE_EPOCH

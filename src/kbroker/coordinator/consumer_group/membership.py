@@ -98,7 +98,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
     def __init__(
         self,
         parts: GroupParts,
-        write: Callable[[ConsumerGroup, Sequence[GroupRecord]], None],
+        write: Callable[[ConsumerGroup, Sequence[GroupRecord]], object],
         settings: ConsumerGroupSettings,
         downgrade: Downgrade,
     ) -> None:

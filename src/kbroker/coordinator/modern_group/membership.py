@@ -49,7 +49,7 @@ class ModernMembership(Generic[G, S]):
     """
 
     def __init__(
-        self, parts: GroupParts, write: Callable[[G, Sequence[GroupRecord]], None], settings: S, rebalances: Sensor
+        self, parts: GroupParts, write: Callable[[G, Sequence[GroupRecord]], object], settings: S, rebalances: Sensor
     ) -> None:
         self.clock = parts.clock
         self.write = write

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
-from tests.support.errors import error_of
+from tests.support.errors import error_of, raising
 from tests.support.fake_image import FakeImage
-from tests.support.groups import Groups
+from tests.support.groups import Groups, MemoryTopic
 from tests.support.share_groups import AT_ONCE, ShareGroupBench
 
 ALL = {"t": [0, 1, 2, 3]}
@@ -215,6 +216,50 @@ def test_altered_offsets(bench: ShareGroupBench) -> None:
     assert error_of(again.groups.alter_offsets, "g", {"t": {0: 1}}) is Errors.NON_EMPTY_GROUP
     assert again.share is not None
     assert again.share.summary(key).start_offset == 5
+
+
+def test_an_offset_beside_one_that_cannot_be_altered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset was acknowledged: the initialization for a member that joins later must not replace it."""
+    bench = ShareGroupBench(FakeImage(t=2))
+    assert bench.share is not None
+    initialize = bench.share.initialize
+
+    def initialize_one(key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        if key.partition == 1:
+            raise KafkaError(Errors.COORDINATOR_LOAD_IN_PROGRESS)
+        initialize(key, state_epoch, start_offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.share, "initialize", initialize_one)
+        results = bench.groups.alter_offsets("g", {"t": {0: 5, 1: 6}})
+    assert [error and error.error for error in results.values()] == [None, Errors.COORDINATOR_LOAD_IN_PROGRESS]
+    bench.settled("a")
+    assert bench.partitions() == ({}, {"t": [0, 1]}, [])
+    key = SharePartitionKey("g", bench.image.id("t"), 0)
+    assert [bench.share.summary(key._replace(partition=index)).start_offset for index in (0, 1)] == [5, -1]
+
+
+def test_altered_offsets_that_the_group_cannot_note(bench: ShareGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are errors: without the note the offsets are replaced when a member joins."""
+    failure = KafkaError(Errors.NOT_COORDINATOR, "the folder is offline")
+    monkeypatch.setattr(bench.groups, "_note_initialized", raising(failure))
+    assert bench.groups.alter_offsets("g", {"t": {0: 5}}) == {("t", 0): failure}
+
+
+def test_records_of_share_partitions_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Altered offsets are acknowledged, and states deleted, when the group's records about them are synced."""
+    clock = VirtualClock()
+    bench = ShareGroupBench(clock=clock, topic=MemoryTopic(clock, **{"flush.messages": 1}))
+    bench.groups.alter_offsets("g", {"t": {0: 5}})
+    log = bench.coordinator.runtime.find("g").log
+    assert log.flushed_offset == log.log_end_offset
+    assert bench.share is not None
+    unflushed: list[int] = []
+    monkeypatch.setattr(bench.share, "delete", lambda key: unflushed.append(log.log_end_offset - log.flushed_offset))
+    bench.groups.delete_offsets("g", ["t"])
+    bench.groups.alter_offsets("g", {"t": {0: 5}})
+    bench.groups.delete_states("g")
+    assert unflushed == [0, 0]
 
 
 def test_deleted_offsets() -> None:
