@@ -3,10 +3,12 @@
 A table identifies a batch by its number, so records of a new batch with an old number would be left out.
 """
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,10 +16,19 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark import formatting as jobs
 from kbroker.spark.tables import table_place
+from kbroker.spark.tables.checkpoint import VERIFIES_EMPTY, verifies_empty
 from kbroker.spark.tables.delta_table import REQUEST_LOG, Stream, Table, TableError, TableInfo
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions, TableStream
 from tests.spark.committing import BUCKETS, placed, two_hours, write
+from tests.spark.day import make_day
+from tests.spark.watching import put
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ID = "b5a2ff80-9a52-4a0b-8b3b-8a1c2a7d0b11"
 INFO = TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue())
@@ -112,3 +123,33 @@ def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, mo
     opened(tmp_path / "table")._keep_offsets(2)
     inside = "table/_checkpoint"
     assert synced == [f"{inside}/metadata", inside, f"{inside}/offsets/2", f"{inside}/offsets", inside]
+
+
+@pytest.mark.parametrize(
+    ("files", "verifies"),
+    [
+        ([], None),
+        (["offsets/.0.1b2c.tmp", "offsets/..0.1b2c.tmp.crc"], "false"),
+        (["offsets/0"], None),
+        (["commits/.0.crc"], "false"),
+        (["offsets/.0.1b2c.tmp", "state/0/0/1.delta"], None),
+    ],
+    ids=["new", "killed", "planned", "removed in part", "with state"],
+)
+def test_what_a_killed_start_leaves(tmp_path: Path, files: list[str], verifies: str | None) -> None:
+    """Only temporary files are no other query's checkpoint."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert verifies_empty(TablePlace.of(tmp_path)) == verifies
+
+
+def test_a_start_after_a_killed_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A process was killed while Spark wrote the offsets of its first batch."""
+    put(tmp_path / "logs", 0, list(make_day(1_000).lines()))
+    offsets = tmp_path / "table" / "_checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.4f1c7b1e-9d3c-4a54-8f0a-6a1d2b3c4d5e.tmp").write_text("v1\n")
+    done = ingest(spark, LogSource.of_files(tmp_path / "logs"), tmp_path / "table", StreamOptions(buckets=1))
+    assert done.rows > 900
+    assert spark.conf.get(VERIFIES_EMPTY, None) in (None, "true")

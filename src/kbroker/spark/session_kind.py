@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +38,23 @@ def parallelism(spark: SparkSession) -> int:
         if most < UNBOUNDED:
             cores = max(cores, most * int(_setting(spark, "spark.executor.cores") or 1))
     return max(1, cores // int(_setting(spark, "spark.task.cpus") or 1))
+
+
+@contextmanager
+def changed_setting(spark: SparkSession, name: str, value: str | None) -> Iterator[None]:
+    """Change a setting of the session for a block. Args: `value`: None for no change."""
+    if value is None:
+        yield
+        return
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
 
 
 def is_dynamic(spark: SparkSession) -> bool:

@@ -31,6 +31,8 @@ _BY_HOST = "aws_virtual_hosted_style_request"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
 METADATA = "metadata"
 OFFSETS, COMMITS = "offsets", "commits"  # with a file for each planned batch, each completed one
+STATE = "state"
+VERIFIES_EMPTY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 
 
 def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace) -> TablePlace:
@@ -99,6 +101,19 @@ def last_batch(place: TablePlace, folder: str) -> int:
     """Return the highest number of a batch in a folder of a checkpoint, OFFSETS or COMMITS; -1 before the first."""
     names = [path.rpartition("/")[2] for path, _ in place.listed(folder)]
     return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def verifies_empty(place: TablePlace) -> str | None:
+    """Return the value of VERIFIES_EMPTY for the start of a stream; None: Spark's own.
+
+    A process that is killed while Spark writes the offsets of its first batch leaves a temporary file, for which Spark
+    4.2 would refuse each later start, as if the checkpoint were that of another query.
+    """
+    from pyarrow import fs
+
+    folders = [fs.FileSelector(folder, allow_not_found=True) for folder in (OFFSETS, COMMITS, STATE)]
+    names = [info.base_name for folder in folders for info in place.filesystem().get_file_info(folder)]
+    return "false" if names and all(name.startswith(".") for name in names) else None
 
 
 def stream_id(place: TablePlace) -> str | None:

@@ -25,16 +25,19 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import LOST_PART, NO_WORKER, PipelineError
 from kbroker.spark.failures import cause, lacking, with_workers
 from kbroker.spark.micro_batches import MicroBatches
+from kbroker.spark.session_kind import changed_setting
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import compaction
 from kbroker.spark.tables.checkpoint import (
     COMMITS,
     METADATA,
     OFFSETS,
+    VERIFIES_EMPTY,
     last_batch,
     place_of_checkpoint,
     require_checkpoint,
     stream_id,
+    verifies_empty,
 )
 from kbroker.spark.tables.compaction import RETENTION_MS
 from kbroker.spark.tables.delta_table import (
@@ -155,15 +158,16 @@ class TableStream:
         stream = with_workers(load)
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
-        query = with_workers(lambda: self._start(stream, checkpoint, batches))  # Spark Connect plans it only now
-        try:
-            while self._await(query, stopping):
-                query = with_workers(lambda: self._start(load(), checkpoint, batches))
-        finally:
-            with self._writing:
-                self._stopped = True
-            query.stop()
-            batches.close()
+        with changed_setting(self.spark, VERIFIES_EMPTY, verifies_empty(checkpoint)):  # read some time after the start
+            query = with_workers(lambda: self._start(stream, checkpoint, batches))  # Spark Connect plans it only now
+            try:
+                while self._await(query, stopping):
+                    query = with_workers(lambda: self._start(load(), checkpoint, batches))
+            finally:
+                with self._writing:
+                    self._stopped = True
+                query.stop()
+                batches.close()
         self._compact()
         self._vacuum(everything=True)
         self.done.elapsed_ms = self.clock.now_ms() - started

@@ -17,7 +17,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.failures import is_of_spark, sentence
 from kbroker.spark.micro_batches import MicroBatches
-from kbroker.spark.session_kind import parallelism
+from kbroker.spark.session_kind import changed_setting, parallelism
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_reader
 from kbroker.spark.tables.delta_table import REQUEST_LOG, VIEWS, Table, TableInfo
@@ -114,13 +114,10 @@ class _Watch(TableStream):
 
     def _start(self, stream: DataFrame, checkpoint: TablePlace, batches: MicroBatches) -> StreamingQuery:
         """Start with one state partition per concurrent task; an existing checkpoint keeps its number of partitions."""
-        before = str(self.spark.conf.get(_PARTITIONS))
-        if before == _SPARKS_OWN:
-            self.spark.conf.set(_PARTITIONS, str(max(2, parallelism(self.spark))))
-        try:
+        is_own = self.spark.conf.get(_PARTITIONS) == _SPARKS_OWN
+        partitions = str(max(2, parallelism(self.spark))) if is_own else None
+        with changed_setting(self.spark, _PARTITIONS, partitions):
             return super()._start(stream, checkpoint, batches)
-        finally:
-            self.spark.conf.set(_PARTITIONS, before)
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         # Computed once, even if the table already has the batch: computing it advances the state and the watermark.
