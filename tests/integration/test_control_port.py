@@ -134,6 +134,7 @@ def test_waiting_for_what_never_comes(call: Client) -> None:
     (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "unused"}]})[1]["ids"]
     status, response = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
     assert (status, "0 hits of 1" in response["error"]) == (408, True)
+    assert call("POST", f"/faults/{number}/wait", {"hits": 0, "timeout_ms": 10**400}) == (200, {"hits": 0})
     call("DELETE", "/faults")
 
 
@@ -224,6 +225,7 @@ def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers:
         ("POST", "/clock/advance", {"ms": -1}, 400, "ms must be"),
         ("POST", "/clock/advance", {"ms": 10**30}, 400, "ms must be"),
         ("POST", "/snapshots/1e9/restore", None, 404, "no snapshot"),
+        ("DELETE", "/snapshots/" + "9" * 5000, None, 404, "no snapshot"),
         ("POST", "/snapshots", {"folder": "/etc"}, 400, "unknown field"),
         ("DELETE", "/faults", {"id": 1}, 400, "unknown field 'id'"),
         ("POST", "/snapshots/1/restore", {"faults": True}, 400, "unknown field 'faults'"),

@@ -96,7 +96,8 @@ def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
 
     Args: ``look`` returns whether a resource needs no change by the controller. Raises: KafkaError for a refused one.
     """
-    rows = _rows(body_as_java_reads(body), look)
+    body = body_as_java_reads(body)  # the controller's response has these names
+    rows = _rows(body, look)
     if None not in rows:
         return {"Responses": rows}
     if all(row is None for row in rows):

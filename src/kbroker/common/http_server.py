@@ -77,14 +77,22 @@ class HttpServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Bind and serve; do nothing if already serving. Raises: OSError when the port cannot be bound."""
+        """Bind and serve; do nothing if already serving.
+
+        Raises: OSError when the port cannot be bound; RuntimeError if the system has no more threads.
+        """
         if self._server is not None:
             return
-        self._server = _Server(
+        server = _Server(
             self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
         )
-        self._thread = new_thread(self._name, partial(self._server.serve_forever, _POLL_S))
-        self._thread.start()
+        thread = new_thread(self._name, partial(server.serve_forever, _POLL_S))
+        try:
+            thread.start()
+        except BaseException:  # a stop would wait forever for the end of serving, which does not begin
+            server.server_close()
+            raise
+        self._server, self._thread = server, thread
 
     def stop(self) -> None:
         """Stop serving. Idempotent."""

@@ -18,7 +18,7 @@ from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
-from kbroker.common.threads import new_thread
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
@@ -215,7 +215,8 @@ class SocketServer:
         It does not count towards the limits of connections. Its network thread starts with the first one.
 
         Args: ``principal``: as ``User:name``; ``remote_host``: address of the client for ACLs, quotas and logs.
-        Threads: any. Raises: OSError if the server does not serve, or has too many new connections; ValueError.
+        Threads: any. Raises: OSError if the server does not serve, has too many new connections, or cannot start the
+        network thread; ValueError.
         """
         from kbroker.network import internal_entrance
 
@@ -226,9 +227,14 @@ class SocketServer:
                 # a name of a listener that authenticates its clients: as those of the entrance are
                 number, bound = max(enumerate(self._bound), key=lambda one: one[1].listener.has_sasl)
                 entrance = _BoundListener(bound.listener, bound.socket, is_internal=True)
+                entrance.free_tables = bound.free_tables  # a failed attempt leaves its tables to the next thread
                 processor = self._make_processor(number, entrance, internal_entrance.security())
                 entrance.processors.append(processor)
-                entrance.threads[processor].start()
+                try:
+                    entrance.threads[processor].start()
+                except (RuntimeError, MemoryError) as why:
+                    self._forget(entrance, processor)
+                    raise OSError(errno.EAGAIN, "the system starts no more threads") from why
                 self._entrance = entrance
             (processor,) = self._entrance.processors
         ours, theirs = internal_entrance.open_pair(principal, remote_host)
@@ -337,7 +343,7 @@ class SocketServer:
         if self._watch is not None:
             self._watch.close()
         if self._watch_thread is not None:
-            self._watch_thread.join(timeout_s)
+            have_ended([self._watch_thread], timeout_s)
         self._queue.refuse_all()
         late = [thread.name for thread in threads if thread.is_alive()]
         if late:
@@ -395,22 +401,26 @@ class SocketServer:
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
         tables = bound.free_tables.pop() if bound.free_tables else self._make_tables(bound)
         processor_id = self._next_processor_id
-        processor = Processor(
-            name,
-            processor_id,
-            self._queue,
-            options,
-            pool=self._pool,
-            clock=self._clock,
-            listener_id=listener_id,
-            quotas=None if bound.is_internal else self.connection_quotas,
-            security=security or self._security.get(name),
-            metrics=tables.metrics,
-            recorder=tables.recorder,
-            refused=self.refused_requests if options.serves_kafka else None,
-            executor=None if bound.is_internal else self._executor(),
-            closed=(self.signal, self.closed_connections.signal),
-        )
+        try:
+            processor = Processor(
+                name,
+                processor_id,
+                self._queue,
+                options,
+                pool=self._pool,
+                clock=self._clock,
+                listener_id=listener_id,
+                quotas=None if bound.is_internal else self.connection_quotas,
+                security=security or self._security.get(name),
+                metrics=tables.metrics,
+                recorder=tables.recorder,
+                refused=self.refused_requests if options.serves_kafka else None,
+                executor=None if bound.is_internal else self._executor(),
+                closed=(self.signal, self.closed_connections.signal),
+            )
+        except BaseException:  # without descriptors: the next attempt takes the tables
+            bound.free_tables.append(tables)
+            raise
         if self._watch is not None and not bound.is_internal:
             self._watch.add(processor)
         self._next_processor_id += 1

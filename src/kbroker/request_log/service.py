@@ -11,7 +11,7 @@ from kbroker.common.configs.config_def import ConfigError, folder_error
 from kbroker.common.errors import Errors, ignoring
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
-from kbroker.common.threads import new_thread
+from kbroker.common.threads import have_ended, new_thread
 from kbroker.metadata.topic_rules import NewTopic
 from kbroker.request_log.settings import RequestLogSettings, request_log_settings
 
@@ -122,8 +122,7 @@ class RequestLog:
         if writer is None or self._thread is None:
             return
         writer.stop()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if not have_ended([self._thread], timeout_s):
             logger.error("the request log's thread did not end within %.1f s", timeout_s)
         else:
             writer.close()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TIMEOUT_S = 10.0
+MAX_RESPONSE_BYTES = 1 << 16  # of a body, which is not used; after a longer one the next push has a new connection
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 30_000
 CONTENT_TYPE = "application/x-protobuf"
 
@@ -146,8 +147,11 @@ class Forwarder:
         path += f"?{self._url.query}" if self._url.query else ""
         self._connection.request("POST", path, data, {"Content-Type": CONTENT_TYPE, "User-Agent": "kbroker"})
         with self._connection.getresponse() as response:
-            response.read()
-            return response.status
+            response.read(MAX_RESPONSE_BYTES)
+            is_whole = response.isclosed()
+        if not is_whole:
+            self._disconnect()
+        return response.status
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -20,7 +20,7 @@ from kbroker.testing.faults import Fault
 from kbroker.testing.transactions import HeldMarkers
 
 Body = dict[str, Any]
-LONGEST_WAIT_S = 300.0
+LONGEST_WAIT_MS = 300_000
 LONGEST_STEP_MS = 366 * 86_400_000
 MOST_RECORDS = 10_000
 NAMED = ("topics", "groups", "faults", "snapshots", "held-markers", "nodes")  # below these a path has a name
@@ -263,7 +263,7 @@ class Routes(RouteTable):
         hits, timeout_ms = take(body, "hits", int, 1), take(body, "timeout_ms", int, 30_000)
         end(body)
         fault = self._fault(name)
-        fault.wait(hits, min(max(timeout_ms, 0) / 1000, LONGEST_WAIT_S))
+        fault.wait(hits, min(max(timeout_ms, 0), LONGEST_WAIT_MS) / 1000)
         return {"hits": fault.hits}
 
     def _fault(self, name: str) -> Fault:
@@ -340,7 +340,7 @@ def _base64(data: bytes | None) -> str | None:
 
 def numbered(name: str, known: Container[int], missing: str) -> int:
     """Return the number in a path. Raises: ControlError 404 with the text ``missing`` for one that is not known."""
-    if not (name.isascii() and name.isdigit()) or int(name) not in known:
+    if not (name.isascii() and name.isdigit() and len(name) < 20) or int(name) not in known:
         raise ControlError(404, missing)
     return int(name)
 

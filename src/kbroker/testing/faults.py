@@ -369,10 +369,10 @@ class FaultRules:
         with self.changed:
             for fault in self._rules:
                 fault.lost = SuppressedResponses(fault.drop)
-            timer = self._timer = Timer(self._broker.clock, 1, 20)
-            self._suspended = False
-            self._thread = new_thread("fault-delays", partial(_advance, timer))
-            self._thread.start()
+            timer = Timer(self._broker.clock, 1, 20)
+            thread = new_thread("fault-delays", partial(_advance, timer))
+            thread.start()  # may fail: the end would wait for a thread that never started
+            self._timer, self._thread, self._suspended = timer, thread, False
 
     def end(self) -> None:
         """Stop, with the broker: delay no further requests, and close the connections of delayed ones."""

@@ -15,6 +15,7 @@ from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.network.transport.authentication import ListenerSecurity
 from tests.support.descriptors import descriptors
+from tests.support.errors import raising
 from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
@@ -51,6 +52,40 @@ def test_stop_sends_queued_responses(rig: Rig) -> None:
     assert_closed(client)
     assert_closed(other)
     never.respond(b"too late")
+
+
+def test_a_start_without_threads_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop after it ends the threads that were started, whichever could not be."""
+    start = threading.Thread.start
+    for failing in ("network-thread", "acceptor", "network-watch"):
+
+        def fail(thread: threading.Thread, failing: str = failing) -> None:
+            if failing in thread.name:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], RequestChannel().queue)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError, match="can't start"):
+                server.start(lambda: None)  # type: ignore[arg-type, return-value]
+        assert server.stop()
+
+
+def test_an_entrance_without_a_thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections of the process are refused as by a full server, leave nothing, and succeed once threads start."""
+    tables = len(rig.server.request_metrics)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        for _ in range(3):
+            with pytest.raises(OSError, match="starts no more threads"):
+                rig.server.connect("User:alice", "127.0.0.1")
+    with rig.server.connect("User:alice", "127.0.0.1") as client:
+        client.sendall(frame(b"x"))
+        request = rig.receive()
+        assert request.principal == "User:alice"
+        request.respond_nothing()
+    assert len(rig.server.request_metrics) == tables + 1
 
 
 def serve_and_drop(rig: Rig) -> None:

@@ -187,6 +187,16 @@ def test_what_this_broker_refuses_stays_out_of_the_envelope(front: Front) -> Non
     assert found[4]["ErrorMessage"] == "Null value not supported for : retention.ms"
 
 
+def test_a_name_without_utf_8_has_the_response_of_the_controller(front: Front) -> None:
+    """The controller returns the name with its bytes replaced; the other resource keeps its own response."""
+    rows = [resource(16, "m\udcff", "interval.ms", "5"), resource(BROKER_CONFIGS, "8", "log.cleaner.threads", "1")]
+    request = front.serve(ALTER_CONFIGS, {"Resources": rows})
+    theirs = {"ErrorCode": 0, "ErrorMessage": None, "ResourceType": 16, "ResourceName": "m\ufffd"}
+    front.respond({"Responses": [theirs]}, ALTER_CONFIGS)
+    found = decoded(request)["Responses"]
+    assert [(row["ResourceName"], row["ErrorCode"]) for row in found] == [("m\ufffd", 0), ("8", 42)]
+
+
 def test_configs_without_a_rest_need_no_controller(front: Front) -> None:
     request = front.serve(ALTER_CONFIGS, {"Resources": [resource(BROKER_CONFIGS, "8", "log.cleaner.threads", "1")]})
     assert [row["ErrorCode"] for row in decoded(request)["Responses"]] == [42]

@@ -74,6 +74,24 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
     server.stop()
 
 
+def test_a_server_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails leaves nothing open: a stop ends, and the next start serves the same port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = HttpServer("127.0.0.1", port, Echo, 1, name="echo")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start"):
+            server.start()
+    stop = threading.Thread(target=server.stop, daemon=True)
+    stop.start()
+    stop.join(5)
+    assert not stop.is_alive()
+    server.start()
+    assert ask(server.url).startswith(b"HTTP/1.0 200")
+    server.stop()
+
+
 def test_connections_that_never_ask_lock_no_client_out() -> None:
     """Silent connections lock no client out: the oldest is closed for a new connection."""
     with metrics_server() as server, contextlib.ExitStack() as stack:

@@ -1,5 +1,6 @@
 """Forwarding to an OTLP endpoint: order, pauses on the broker's clock, bounds, and warnings about failures."""
 
+import contextlib
 import http.server
 import logging
 import threading
@@ -9,7 +10,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log.scheduler import Scheduler
-from kbroker.telemetry.forwarder import CONTENT_TYPE, Forwarder
+from kbroker.telemetry.forwarder import CONTENT_TYPE, MAX_RESPONSE_BYTES, Forwarder
 from tests.support.broker import wait_for
 from tests.support.closing import close_at_end
 from tests.support.fixtures import fixture_of
@@ -20,6 +21,9 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.status = 200
+        self.answer = b""
+        self.length = "0"
+        self.clients: set[object] = set()
         self.received: list[tuple[str, str, bytes]] = []
         outer = self
 
@@ -30,8 +34,11 @@ class Endpoint:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.received.append((self.path, self.headers["Content-Type"], body))
                 self.send_response(outer.status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", outer.length)
                 self.end_headers()
+                outer.clients.add(self.client_address)
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(outer.answer)
 
             def log_message(self, *_: object) -> None: ...
 
@@ -72,6 +79,19 @@ def test_messages_are_sent_in_order(endpoint: Endpoint, clock: VirtualClock, sch
         other.put(b"x")
         assert other.stop(5)
         assert endpoint.received[-1][0] == path
+
+
+@pytest.mark.parametrize("length", [MAX_RESPONSE_BYTES, MAX_RESPONSE_BYTES + 1, 1 << 60])
+def test_a_long_response(endpoint: Endpoint, clock: VirtualClock, scheduler: Scheduler, length: int) -> None:
+    """A limited part of a response is read, and the next push has a new connection only if there is more of it."""
+    endpoint.answer, endpoint.length = bytes(min(length, MAX_RESPONSE_BYTES + 1)), str(length)
+    forwarder = Forwarder(endpoint.url, clock, scheduler, 100)
+    forwarder.put(b"a")
+    wait_for("the first push", lambda: forwarder.figures.sent == 1)
+    forwarder.put(b"b")
+    wait_for("the second push", lambda: forwarder.figures.sent == 2)
+    assert len(endpoint.clients) == (1 if length == MAX_RESPONSE_BYTES else 2)
+    assert forwarder.stop(5)
 
 
 def _has_failed(forwarder: Forwarder, times: int) -> bool:

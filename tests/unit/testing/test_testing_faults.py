@@ -1,18 +1,21 @@
 """Fault rules: the requests that they match, the refusals, and the failure of a rule without a hit."""
 
 import itertools
+import threading
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.protocol import codec
 from kbroker.requests.context import Body, RequestContext
 from kbroker.testing import responses
 from kbroker.testing.faults import FaultRules
+from tests.support.errors import raising
 
 APIS = KafkaApis()
 
@@ -22,6 +25,7 @@ class QuietBroker:
 
     def __init__(self) -> None:
         self.apis = APIS
+        self.clock = VirtualClock()
         self.shown: set[int] | None = None
 
     def intercept(self, interceptor: object, keys: Iterable[int] = ()) -> None:
@@ -36,6 +40,17 @@ def broker() -> QuietBroker:
 @pytest.fixture
 def rules(broker: QuietBroker) -> FaultRules:
     return FaultRules(broker)  # type: ignore[arg-type]
+
+
+def test_rules_without_a_thread_for_delays_end(rules: FaultRules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end after a failed begin has nothing to wait for, and the next begin succeeds."""
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start"):
+            rules.begin()
+    rules.end()
+    rules.begin()
+    rules.end()
 
 
 def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[str] = ()) -> int | None:
