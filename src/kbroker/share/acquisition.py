@@ -185,8 +185,9 @@ class _Acquisition:
 
     def _deliver(self, run: InFlightRun, rows: list[AcquiredRecords]) -> int:
         """Deliver a run; add it to rows, joined with the last one of the same delivery count; return its size."""
+        lock = self.lock_records(self.member_id, run.first_offset, run.last_offset)  # first: it may lack memory
         run.acquire(self.member_id)
-        run.hold(self.lock_records(self.member_id, run.first_offset, run.last_offset))
+        run.hold(lock)
         row = AcquiredRecords(run.first_offset, run.last_offset, run.delivery_count)
         if rows and rows is not self.found and rows[-1][1:] == (row.first_offset - 1, row.delivery_count):
             rows[-1] = AcquiredRecords(rows[-1].first_offset, row.last_offset, row.delivery_count)

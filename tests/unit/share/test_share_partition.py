@@ -96,6 +96,17 @@ def test_an_acknowledgement_without_memory(bench: ShareBench, monkeypatch: pytes
     assert bench.partition.window.start_offset == 10
 
 
+def test_a_delivery_without_memory(bench: ShareBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records without a lock, whose time would never end, are not acquired."""
+    bench.fetch()
+    assert bench.ack("m", 0, 9, RELEASE) is Errors.NONE
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.partition, "_lock_records", raising(MemoryError))
+        with pytest.raises(MemoryError):
+            bench.fetch()
+    assert bench.fetch() == [(0, 9, 2)]
+
+
 def test_a_write_that_fails_leaves_the_records_acquired(bench: ShareBench) -> None:
     bench.fetch()
     bench.persister.error = Errors.FENCED_STATE_EPOCH

@@ -224,7 +224,7 @@ class ShareShard(CoordinatorShard):
             states = {
                 key: one.state._replace(snapshot_epoch=one.state.snapshot_epoch + 1, write_ms=now_ms)
                 for key, one in self.stored.items()
-                if now_ms - one.state.write_ms >= interval_ms
+                if not 0 <= now_ms - one.state.write_ms < interval_ms  # or the clock was set back
             }
             return self._snapshots(states) if states else NOTHING_WRITTEN
 

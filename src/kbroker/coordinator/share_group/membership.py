@@ -184,8 +184,10 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
             if topic.topic_id in state.initialized:
                 known |= state.initialized[topic.topic_id].partitions
             begun = state.initializing.get(topic.topic_id)
-            if begun is not None and now_ms - begun.timestamp_ms < self.settings.initialize_retry_ms:
-                known |= begun.partitions
+            if begun is not None:
+                age_ms = now_ms - begun.timestamp_ms  # negative: the clock was set back
+                if 0 <= age_ms < self.settings.initialize_retry_ms:
+                    known |= begun.partitions
             if len(known) < topic.partition_count:
                 missing = frozenset(range(topic.partition_count)) - known
                 found[topic.topic_id] = TopicPartitions(name, missing, now_ms)

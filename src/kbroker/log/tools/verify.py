@@ -92,9 +92,13 @@ def _repair(partition: Path) -> list[Finding]:
     # metadata without some of its records would be another cluster's: its log is recovered, not repaired
     if partition.name == f"{CLUSTER_METADATA_TOPIC}-0":
         return _check(partition)
-    found = _verify_partition(partition, repair=True) + _verify_offsets(partition, repair=True)
-    if any(f.repair for f in found):
-        _recover_at_next_start(partition)
+    is_changed = True  # unless all was checked: a failure may follow the repair of a segment
+    try:
+        found = _verify_partition(partition, repair=True) + _verify_offsets(partition, repair=True)
+        is_changed = any(f.repair for f in found)
+    finally:
+        if is_changed:
+            _recover_at_next_start(partition)
     return found
 
 

@@ -1,5 +1,6 @@
 """Share coordinator: state of share partitions, fencing, snapshots, restarts, deleted topics and records."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -108,6 +109,16 @@ def test_refused_share_partitions(key: SharePartitionKey, error: Errors, text: s
         with pytest.raises(KafkaError, match=text) as raised:
             run()
         assert raised.value.error is error
+
+
+def test_an_idle_share_partition_gets_a_snapshot_after_the_clock_was_set_back() -> None:
+    """Otherwise no records before its last one could be deleted until the time of that."""
+    share = initialized()
+    share.coordinator.write(KEY, StateChange(0, 0, 5, 0, []))
+    yesterday = VirtualClock(start_epoch_ms=share.clock.wall_ms() - 86_400_000)
+    share = replace(share, clock=yesterday)
+    share.coordinator.snapshot_idle()
+    assert kinds(share) == [0, 1, 0]
 
 
 def test_unknown_topics_and_partitions() -> None:

@@ -186,6 +186,19 @@ def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatc
     assert again.partitions() == ({}, ALL, [])
 
 
+def test_an_interrupted_initialization_is_tried_again_after_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not wait for the time of the first attempt."""
+    bench = ShareGroupBench()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.groups, "_initialize", lambda *_: {})
+        epoch = bench.join("a").epoch
+    bench.groups.membership.clock = VirtualClock(start_epoch_ms=bench.clock.wall_ms() - 86_400_000)
+    bench.beat("a", epoch)
+    assert bench.partitions() == ({}, ALL, [])
+
+
 def test_a_deleted_topic_leaves_the_group() -> None:
     """A topic that is deleted while the coordinator is stopped leaves the group too."""
     bench = ShareGroupBench(FakeImage(t=1, u=1))

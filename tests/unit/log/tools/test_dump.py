@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,31 @@ def test_a_repair_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             verify(tmp_path, repair=True)
     assert log.read_bytes() == content
     assert sorted(path.name for path in log.parent.iterdir()) == [log.name, f"{log.name}.68.damaged"]
+
+
+def test_a_repair_that_fails_after_its_first_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start reads the partition again, whose files are not those of a clean stop any more."""
+    damaged = bytearray(batch(1))
+    damaged[-2] ^= 0x40
+    log = segment(tmp_path / "t-0", 0, batch(0), bytes(damaged), batch(2))
+    segment(tmp_path / "t-0", 3, batch(3), bytes(damaged))
+    clean_shutdown.write_mark(tmp_path)
+    recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
+    recovery.write({("t", 0): 4, ("u", 0): 9})
+    write = checkpoints.write_atomically
+
+    def write_or_fail(path: Path, *rest: Any) -> None:
+        if path.name.startswith(f"{3:020}"):
+            raise OSError(5, "Input/output error")
+        write(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_atomically", write_or_fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            verify(tmp_path, repair=True)
+    assert log.read_bytes() == batch(0) + batch(2)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert recovery.read() == {("u", 0): 9}
 
 
 @pytest.mark.parametrize(
