@@ -79,7 +79,7 @@ class HttpServer:
     def start(self) -> None:
         """Bind and serve; do nothing if already serving.
 
-        Raises: OSError when the port cannot be bound; RuntimeError if the system has no more threads.
+        Raises: OSError when the port cannot be bound, or the system has no more threads.
         """
         if self._server is not None:
             return
@@ -89,9 +89,9 @@ class HttpServer:
         thread = new_thread(self._name, partial(server.serve_forever, _POLL_S))
         try:
             thread.start()
-        except BaseException:  # a stop would wait forever for the end of serving, which does not begin
+        except (RuntimeError, MemoryError) as error:  # a stop would wait forever for the end of serving
             server.server_close()
-            raise
+            raise OSError(errno.EAGAIN, "the system starts no more threads") from error
         self._server, self._thread = server, thread
 
     def stop(self) -> None:

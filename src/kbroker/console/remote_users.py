@@ -53,7 +53,9 @@ class RemoteUsers:
             raise PageError(503, f"The cluster cannot check the password: {error.message}") from None
         principal = f"User:{user}"
         with self._lock:
-            self._users.pop(principal, None)
+            before = self._users.pop(principal, None)
+            if before is not None and before.sasl == security.sasl:
+                security = before  # sessions with the same password stay
             self._users[principal] = security
             while len(self._users) > MAX_USERS:
                 del self._users[next(iter(self._users))]

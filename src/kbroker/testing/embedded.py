@@ -260,8 +260,12 @@ class EmbeddedBroker(Broker):
         place = Path(tempfile.mkdtemp(prefix="kbroker-snapshot-", dir=data.parent)) if folder is None else Path(folder)
         if not temporary and place.exists():
             raise FileExistsError(f"{place} exists")
-        with self._paused():
-            shutil.copytree(data, place, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=temporary)
+        try:
+            with self._paused():
+                shutil.copytree(data, place, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=temporary)
+        except BaseException:  # a part of a copy would keep a full disk full
+            shutil.rmtree(place, ignore_errors=True)
+            raise
         return Snapshot(place, temporary)
 
     def restore(self, snapshot: Snapshot) -> None:

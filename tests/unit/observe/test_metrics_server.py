@@ -81,7 +81,7 @@ def test_a_server_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     server = HttpServer("127.0.0.1", port, Echo, 1, name="echo")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
-        with pytest.raises(RuntimeError, match="can't start"):
+        with pytest.raises(OSError, match="starts no more threads"):
             server.start()
     stop = threading.Thread(target=server.stop, daemon=True)
     stop.start()

@@ -1,0 +1,57 @@
+"""Sign-in of the users of another cluster: sessions of the same user beside each other, and changed passwords."""
+
+import pytest
+
+from kbroker.client.security import ClientSecurity
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.console.connections import Identity
+from kbroker.console.passwords import SignedIn
+from kbroker.console.remote_users import RemoteUsers
+from tests.support.errors import raising
+
+PROPERTIES = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "own"}
+
+
+class Connection:
+    """Connections that were opened for a login."""
+
+    def close(self) -> None: ...
+
+
+class Users:
+    """Users of a cluster that accepts each password."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ClientSecurity, "open_cluster", lambda *_, **settings: Connection())
+        self.users = RemoteUsers("broker:9092", ClientSecurity({**PROPERTIES, "sasl.password": "own"}))
+
+    def sign_in(self, password: str) -> SignedIn | None:
+        return self.users.sign_in("alice", password)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Users:
+    return Users(monkeypatch)
+
+
+def test_a_user_may_sign_in_at_several_browsers(cluster: Users) -> None:
+    """A session lasts while the user signs in with the same password elsewhere, and ends with another password."""
+    first, second = cluster.sign_in("one"), cluster.sign_in("one")
+    assert first is not None
+    assert second is not None
+    assert (first.is_valid(), second.is_valid()) == (True, True)
+    third = cluster.sign_in("two")
+    assert third is not None
+    assert (first.is_valid(), second.is_valid(), third.is_valid()) == (False, False, True)
+    security = cluster.users.security_of(Identity("User:alice", "127.0.0.1"))
+    assert security.sasl is not None
+    assert security.sasl.password == "two"
+
+
+def test_a_wrong_password_ends_no_session(cluster: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cluster.sign_in("one")
+    assert first is not None
+    refused = KafkaError(Errors.SASL_AUTHENTICATION_FAILED)
+    monkeypatch.setattr(ClientSecurity, "open_cluster", raising(refused))
+    assert cluster.sign_in("two") is None
+    assert first.is_valid()
