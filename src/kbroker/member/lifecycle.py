@@ -190,6 +190,13 @@ class BrokerLifecycle:
             self._task = self._tasks.schedule("communication", self._communicate, delay_ms=delay_ms)
 
     def _communicate(self) -> None:
+        try:
+            self._send_next()
+        except Exception:  # no memory: without another request the controller would fence the broker for good
+            logger.exception("cannot send a request to the controller")
+            self._end_request(self._times.heartbeat_interval_ms)
+
+    def _send_next(self) -> None:
         with self._lock:
             registration = self._registration
             if self.state is BrokerState.SHUTTING_DOWN or registration is None:
@@ -202,9 +209,22 @@ class BrokerLifecycle:
             body = self._heartbeat(registration) if is_heartbeat else self._registration_request(registration)
             reported = list(self._offline)
         if is_heartbeat:
-            self._send(BROKER_HEARTBEAT, body, lambda outcome: self._on_heartbeat(outcome, reported))
+            self._send(BROKER_HEARTBEAT, body, lambda outcome: self._follow(self._on_heartbeat, outcome, reported))
         else:
-            self._send(BROKER_REGISTRATION, body, self._on_registration)
+            self._send(BROKER_REGISTRATION, body, lambda outcome: self._follow(self._on_registration, outcome))
+
+    def _follow(self, take: Callable[..., int], *response: object) -> None:
+        """Apply a response by ``take``, which returns the delay of the next request."""
+        delay_ms = self._times.heartbeat_interval_ms
+        try:
+            delay_ms = take(*response)
+        finally:
+            self._end_request(delay_ms)
+
+    def _end_request(self, delay_ms: int) -> None:
+        with self._lock:
+            self._is_in_flight = False
+        self._schedule(delay_ms)
 
     def _check_registered(self) -> None:
         with self._lock:
@@ -252,10 +272,9 @@ class BrokerLifecycle:
 
     # ------------------------------------------------------------ responses
 
-    def _on_registration(self, outcome: Outcome) -> None:
+    def _on_registration(self, outcome: Outcome) -> int:
         error = self._error_of(outcome, "register")
         with self._lock:
-            self._is_in_flight = False
             if error is not None:
                 self._is_next_immediate = False
             else:
@@ -263,20 +282,17 @@ class BrokerLifecycle:
                 self._is_registered = self._was_registered = True
         if error is None:
             logger.info("registered with broker epoch %d", self.broker_epoch)
-        self._schedule(0 if error is None else self._times.heartbeat_interval_ms)
+        return 0 if error is None else self._times.heartbeat_interval_ms
 
-    def _on_heartbeat(self, outcome: Outcome, reported: Iterable[uuid.UUID]) -> None:
+    def _on_heartbeat(self, outcome: Outcome, reported: Iterable[uuid.UUID]) -> int:
         error = self._error_of(outcome, "send a heartbeat")
         with self._lock:
-            self._is_in_flight = False
             if error is not None:
                 self._is_next_immediate = False
-                delay_ms = self._times.heartbeat_interval_ms
-            else:
-                for directory_id in reported:
-                    self._offline[directory_id] = True
-                delay_ms = self._take(outcome.body)
-        self._schedule(delay_ms)
+                return self._times.heartbeat_interval_ms
+            for directory_id in reported:
+                self._offline[directory_id] = True
+            return self._take(outcome.body)
 
     def _take(self, response: Body) -> int:
         """Change the state by the response to a heartbeat; return the delay of the next one."""

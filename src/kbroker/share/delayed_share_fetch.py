@@ -127,8 +127,8 @@ class DelayedShareFetch(DelayedOperation):
                     fetch.add_error(key, KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)))
         finally:
             self._unlock(ready)
-        fetch.done({**results, **fetch.errors})
         self._released(*ready)
+        fetch.done({**results, **fetch.errors})
 
     def _lock_partitions(self) -> dict[SharePartitionKey, int]:
         """Lock the partitions from which records may be acquired; return their next offsets."""

@@ -356,6 +356,10 @@ class SharePartitionManager:
     def close(self) -> None:
         """Complete the fetches that wait, and end the threads. Idempotent."""
         self._signal.close()
+        self.end_reapers()
+
+    def end_reapers(self) -> None:
+        """End the threads of `run_reaper` and `run_lock_reaper`; another manager may get the signal."""
         self.purgatory.close()
         self.lock_timer.close()
 

@@ -45,12 +45,16 @@ class SharePartitionService:
         ]
 
     def start(self) -> None:
-        """Follow topics and features, and start the threads."""
+        """Start the threads, and follow topics and features. If a thread cannot start, the others end."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.manager.end_reapers()
+            raise
         self._topics.on_deleted.append(self.manager.topic_deleted)
         self._topics.on_elected.append(self.manager.elected)
         self._features.on_change(self._features_changed)
-        for thread in self._threads:
-            thread.start()
 
     def close(self, timeout_s: float) -> None:
         """Complete the share fetches that wait, and end the threads. Idempotent."""

@@ -6,6 +6,8 @@ Source: ``BrokerLifecycleManager``.
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.common.listeners import Listener
@@ -18,6 +20,7 @@ from kbroker.member.lifecycle import (
     LifecycleTimes,
     Registration,
 )
+from tests.support.errors import raising
 from tests.support.fixtures import fixture_of
 from tests.support.member import FakeChannel
 
@@ -88,6 +91,25 @@ def test_registration(life: Life) -> None:
     assert body["Features"] == [{"Name": "metadata.version", "MinSupportedVersion": 7, "MaxSupportedVersion": 30}]
     assert (body["BrokerId"], body["ClusterId"], body["Rack"], body["PreviousBrokerEpoch"]) == (9, "c", "r1", 558)
     assert body["IncarnationId"] == life.cycle.incarnation_id != Life().cycle.incarnation_id
+
+
+@pytest.mark.parametrize("step", ["_heartbeat", "_take"])
+def test_a_request_without_memory_is_followed_by_another(
+    life: Life, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Otherwise the controller would fence the broker for good."""
+    life.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(life.cycle, step, raising(MemoryError))
+        life.advance(2000)
+        if step == "_take":
+            with pytest.raises(MemoryError):
+                life.respond()
+    assert not life.channel.sent
+    life.advance(2000)
+    assert life.request()[0] == BROKER_HEARTBEAT
+    life.respond()
+    assert life.cycle.state is BrokerState.RUNNING
 
 
 def test_starting(life: Life) -> None:

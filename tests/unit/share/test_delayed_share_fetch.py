@@ -4,10 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from kbroker.log.log_types import ReadInfo
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, ShareFetch, ShareFetchParams
 from kbroker.share.share_partition import SharePartitionKey
+from tests.support.errors import raising
 from tests.support.share import header
 
 
@@ -42,3 +45,19 @@ def test_one_batch_may_exceed_the_limit_until_there_are_records() -> None:
     )
     DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: None).on_complete()
     assert (read, done) == ([True, True, False, False], [[b""] * 4])
+
+
+def test_partitions_are_released_if_the_response_cannot_be_made() -> None:
+    """Other share fetches that wait for them need not wait for their time."""
+    key = SharePartitionKey("g", UUID(int=7), "t", 0)
+    share: Any = SimpleNamespace(
+        acquire_fetch_lock=lambda _: True, release_fetch_lock=lambda _: None, next_fetch_offset=lambda: 0
+    )
+    log: Any = None
+    params = ShareFetchParams(0, 1, 400, 10, 10, AcquireMode.BATCH_OPTIMIZED, is_read_committed=False)
+    partitions = {key: ReadPartition(share, log)}
+    fetch = ShareFetch("m", params, partitions, raising(MemoryError), lambda key, error: None, lambda: True)
+    released: list[SharePartitionKey] = []
+    with pytest.raises(MemoryError):
+        DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: released.extend(ready)).on_complete()
+    assert released == [key]

@@ -1,18 +1,48 @@
 """Threads of the share partitions."""
 
+import threading
 from typing import Any
+
+import pytest
 
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.share.share_partition_service import SharePartitionService
 from tests.support.server import make_bench
 
 
-def test_a_close_ends_the_threads() -> None:
+def make_service(signal: KeySignal) -> SharePartitionService:
     ctx = make_bench().ctx
     persister: Any = None
-    service = SharePartitionService(
-        ctx.config, ctx.clock, ctx.topics, ctx.controller, ctx.features, persister, KeySignal(), ctx.metrics
+    return SharePartitionService(
+        ctx.config, ctx.clock, ctx.topics, ctx.controller, ctx.features, persister, signal, ctx.metrics
     )
+
+
+def test_a_close_ends_the_threads() -> None:
+    service = make_service(KeySignal())
     service.start()
     service.close(5.0)
     assert [one.name for one in service._threads if one.is_alive()] == []
+
+
+def test_a_start_without_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request starts another service, with the same signal."""
+    signal = KeySignal()
+    service = make_service(signal)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        service.start()
+    for thread in started:
+        thread.join(10)
+    assert [thread.is_alive() for thread in started] == [False, False]
+    assert (service._topics.on_deleted, service._topics.on_elected) == ([], [])
+    signal.watch(1, 1)
+    assert signal.watched == 1
