@@ -1,12 +1,13 @@
 """`kbroker log`: print segment files, and verify or repair a data folder, without a broker."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kbroker.cli.options import CommandGroup, json_option
-from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
+from kbroker.cli.output import binary_stdout, json_line, print_json, print_table, utf8
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.tools.dump import describe, dump_file
@@ -77,13 +78,13 @@ def dump(
     try:
         for path in files:
             if not as_json and len(files) > 1:
-                out.write(f"{path}:\n".encode())
+                out.write(os.fsencode(f"{path}:\n"))
             for row in dump_file(path, records=shows_records, payload=payload, decode=decode):
                 if skip_record_metadata and row["kind"] == "record":
                     row = {name: row[name] for name in ("kind", "key", "payload") if name in row}
                     if "payload" not in row:
                         continue
-                out.write(json_line({"file": str(path), **row}) if as_json else describe(row).encode() + b"\n")
+                out.write(json_line({"file": str(path), **row}) if as_json else utf8(describe(row)) + b"\n")
     finally:
         out.flush()
 

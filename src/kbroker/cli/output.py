@@ -14,6 +14,7 @@ import click
 
 from kbroker.cli.short_text import padded
 from kbroker.common.errors import Errors, ignoring
+from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.printable import columns_of, printable, printable_json
 
 MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
@@ -112,8 +113,13 @@ def print_deleted(
 
 
 def json_line(value: object) -> bytes:
-    """Return a document as one line."""
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    """Return a document as one line of UTF-8; other bytes in its texts are replaced."""
+    return utf8(json.dumps(value, ensure_ascii=False)) + b"\n"
+
+
+def utf8(text: str) -> bytes:
+    """Return a text as UTF-8; bytes that are not, as in names of headers and files, are replaced."""
+    return replace_invalid_utf8(text).encode()
 
 
 def binary_stdout() -> BinaryIO:

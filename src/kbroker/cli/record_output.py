@@ -88,8 +88,13 @@ def _literal(data: bytes) -> Part:
 
 def _headers(shown: Shown) -> bytes:
     return b",".join(
-        b"%s=%s" % (name.encode(), b"NULL" if value is None else value) for name, value in shown.record.headers
+        b"%s=%s" % (_name(name), b"NULL" if value is None else value) for name, value in shown.record.headers
     )
+
+
+def _name(text: str) -> bytes:
+    """Return the bytes of a header's name, which need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _number(value: int) -> bytes:
@@ -188,5 +193,5 @@ class RecordPrinter:
             return key + self._separator + value + b"\n"
         record = shown.record
         where = f"{record.topic}-{record.partition} offset {record.offset} time {record.timestamp_ms} "
-        headers = b"".join(b"%s=%s " % (name.encode(), b"null" if v is None else v) for name, v in record.headers)
+        headers = b"".join(b"%s=%s " % (_name(name), b"null" if v is None else v) for name, v in record.headers)
         return where.encode() + headers + key + self._separator + value + b"\n"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.decoders.decoded import Decoded
 
 
@@ -54,7 +55,8 @@ def record_line(
             fields[f"{name}_format"] = _text(part.format)
         if part is not None:
             fields.update({f"{name}_{more}": _text(text) for more, text in _notes(part) if text})
-    fields["headers"] = _text([{"name": name, **json_bytes("value", data)} for name, data in headers])
+    rows = [{"name": replace_invalid_utf8(name), **json_bytes("value", data)} for name, data in headers]
+    fields["headers"] = _text(rows)
     members = ", ".join(f'"{name}": {text}' for name, text in fields.items())
     return b"{" + members.encode("utf-8", "surrogatepass") + b"}\n"
 

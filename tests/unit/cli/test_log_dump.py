@@ -65,6 +65,21 @@ def test_a_record_that_cannot_be_decoded_is_skipped(tmp_path: Path) -> None:
     assert lines[4] == '| payload: {"type":"NO_OP_RECORD","version":0,"data":{}}'
 
 
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    """A header and a folder may have any bytes as their names; a replacement character is printed for them."""
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    path = folder / "00000000000000000000.log"
+    builder = RecordBatchBuilder()
+    builder.append(b"key", b"value", 1000, [("a\udcff", b"1")])
+    path.write_bytes(builder.build())
+    *_, text = run(None, "log", "dump", "--print-data-log", str(path)).stdout.splitlines()
+    assert "headerKeys: [a\ufffd]" in text
+    *_, line = run(None, "log", "dump", "--print-data-log", "--json", str(path)).stdout.splitlines()
+    row = json.loads(line)
+    assert (row["file"], row["headerKeys"]) == (f"{tmp_path}/\ufffd/{path.name}", ["a\ufffd"])
+
+
 def test_records_are_printed_as_text(tmp_path: Path) -> None:
     """Keys and values of any log are printed, with and without the metadata."""
     path = tmp_path / "00000000000000000000.log"
