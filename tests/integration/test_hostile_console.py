@@ -10,7 +10,9 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.broker import Broker
+from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups, _classic
+from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.common.http_messages import HttpRequest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.console.app import Console
@@ -55,6 +57,23 @@ def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCa
     """A client without a token can neither fill the log with failures nor write lines into it."""
     assert ask(pages, f"assets/{name}", "10.1.2.3").status == 404
     assert caplog.records == []
+
+
+def test_names_that_are_not_utf_8() -> None:
+    """A group and a transactional id with such a name are listed without a page of their own."""
+    with (
+        Broker({**SETTINGS, "transaction.state.log.num.partitions": 1}) as broker,
+        Cluster(broker.bootstrap_servers, client_id="c\udcff") as cluster,
+        pages_of(broker) as pages,
+    ):
+        broker.context.topics.create(NewTopic("orders", 1))
+        Groups(cluster).commit("g\udcff", {("orders", 0): 0})
+        TransactionalProducer(cluster, "t\udcff").init_transactions()
+        for target, name in (("groups", "g"), ("transactions", "t")):
+            response = ask(pages, target)
+            assert response.status == 200
+            assert f"{name}\\udcff" in response.body.decode()
+            assert "or not UTF-8" in response.body.decode()
 
 
 # Committed offsets of any group, instead of the coordinator's.

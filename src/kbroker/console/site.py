@@ -232,9 +232,15 @@ class Json(NamedTuple):
 
 
 def address(page: str, **query: object) -> str:
-    """Return the address of a page; parameters that are None or empty are left out."""
+    """Return the address of a page; parameters that are None or empty are left out.
+
+    Empty if a name is not UTF-8, as the id of a group need not be: queries are.
+    """
     kept = {name.rstrip("_"): value for name, value in query.items() if value is not None and value != ""}
-    return f"{ROOT}/{page}" + (f"?{urlencode(kept)}" if kept else "")
+    try:
+        return f"{ROOT}/{page}" + (f"?{urlencode(kept)}" if kept else "")
+    except UnicodeEncodeError:
+        return ""
 
 
 def short_enough(href: str) -> str:
