@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCa
 
 
 def test_names_that_are_not_utf_8() -> None:
-    """A group and a transactional id with such a name are listed without a page of their own."""
+    """A group and a transactional id with such a name are listed without their own page."""
     with (
         Broker({**SETTINGS, "transaction.state.log.num.partitions": 1}) as broker,
         Cluster(broker.bootstrap_servers, client_id="c\udcff") as cluster,

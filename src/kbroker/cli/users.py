@@ -56,7 +56,11 @@ def add(
     The password is not sent: the client salts and hashes it.
     """
     if password_file is not None:
-        password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        try:
+            password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        except UnicodeDecodeError:
+            message = f"{password_file}: expected UTF-8 text, found other bytes"
+            raise click.BadParameter(message, param_hint="--password-file") from None
     elif not sys.stdin.isatty():
         raise click.UsageError("expected --password-file FILE, or a terminal on which to type the password")
     else:

@@ -232,8 +232,10 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject. Raises: RegistryError."""
-        path = f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions"
-        return [int(version) for version in self._json(path, list)]
+        found: list[int] = self._json(f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions", list)
+        if not all(type(version) is int for version in found):
+            raise RegistryError(f"{self.url}: expected the versions of a subject, got another document")
+        return found
 
     def version(self, subject: str, version: int | None = None) -> SchemaVersion:
         """Return a version of a subject, the latest one by default.

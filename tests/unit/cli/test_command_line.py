@@ -119,6 +119,14 @@ def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, mess
     assert (result.exit_code, result.stderr) == (2, f"kbroker: Invalid value for --command-config: {file}: {message}\n")
 
 
+def test_a_password_that_is_not_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"p\xe4ss\n")
+    result = run("users", "add", "bob", "--password-file", str(file), "-b", "127.0.0.1:1")
+    expected = f"kbroker: Invalid value for --password-file: {file}: expected UTF-8 text, found other bytes\n"
+    assert (result.exit_code, result.stderr) == (2, expected)
+
+
 def test_a_group_is_read_as_it_says() -> None:
     """--group excludes the options that set a position."""
     for option in (["--offset", "1"], ["--timestamp", "0"], ["--partition", "0"]):

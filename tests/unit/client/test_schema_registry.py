@@ -93,6 +93,13 @@ def test_an_id_that_does_not_fit_the_wire_format(script: dict[str, Any], number:
         SchemaRegistry(script["url"]).version("s")
 
 
+@pytest.mark.parametrize("version", [None, "1", 1.5, [], True])
+def test_versions_that_are_not_numbers(script: dict[str, Any], version: object) -> None:
+    script["/subjects/s/versions"] = [1, version]
+    with pytest.raises(RegistryError, match="expected the versions of a subject, got another document"):
+        SchemaRegistry(script["url"]).versions("s")
+
+
 def test_only_so_many_schemas_are_kept(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "MAX_SCHEMAS", 2)
     registry = SchemaRegistry(script["url"])
