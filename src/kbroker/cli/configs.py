@@ -133,7 +133,7 @@ def alter(
                 Admin(cluster).alter_configs(kind_code, name, wanted, validate_only=dry_run)
             rows.append({"type": kind, "name": shown, "altered": not dry_run})
             if not as_json:
-                click.echo(f"{'could alter' if dry_run else 'altered'} {kind} {shown}")
+                click.echo(printable(f"{'could alter' if dry_run else 'altered'} {kind} {shown}"))
     if as_json:
         print_json(rows)
 

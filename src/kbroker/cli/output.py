@@ -107,7 +107,7 @@ def print_deleted(
             is_deleted = True
         rows.append({key: name, "deleted": is_deleted})
         if not as_json:
-            click.echo(f"deleted {name}" if is_deleted else f"{name} does not exist")
+            click.echo(printable(f"deleted {name}" if is_deleted else f"{name} does not exist"))
     if as_json:
         print_json(rows)
 

@@ -9,6 +9,7 @@ from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.topic_names import TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
@@ -228,6 +229,7 @@ class Admin:
             include_documentation: return the documentation of each config too.
         """
         node_id = self._broker_of(resource_type, name)
+        name = replace_invalid_utf8(name)  # as the response has it
         extras: Body = {"IncludeSynonyms": include_synonyms, "IncludeDocumentation": include_documentation}
         return self._describe_configs(resource_type, [name], keys, extras, node_id)[name]
 

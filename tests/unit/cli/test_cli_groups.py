@@ -193,6 +193,8 @@ def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
     assert refusal(run(broker, "groups", "delete", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
     shown = printed(broker, "groups", "delete", "none", "g", "--if-exists")
     assert shown == "none does not exist\ndeleted g\n"
+    name = "none\udcff"  # as the shell passes a name that is not UTF-8
+    assert printed(broker, "groups", "delete", name, "--if-exists") == "none\\udcff does not exist\n"
     assert broker.committed == {}
 
 

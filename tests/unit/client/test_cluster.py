@@ -122,6 +122,13 @@ def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker)
         Admin(cluster).create_topics([NewTopic("t")])
 
 
+def test_describe_configs_of_a_name_that_is_not_utf_8(broker: FakeBroker, cluster: Cluster) -> None:
+    """Brokers, as Java, return such a name with replacement characters."""
+    result = {"ErrorCode": 0, "ErrorMessage": None, "ResourceType": 32, "ResourceName": "g\ufffd", "Configs": []}
+    broker.handlers[32] = lambda version, body: {"ThrottleTimeMs": 0, "Results": [result]}
+    assert Admin(cluster).describe_configs(ConfigResourceType.GROUP, "g\udcff") == []
+
+
 def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster: Cluster) -> None:
     """An error of DescribeConfigs names its resource."""
     broker.handlers[32] = lambda version, body: {
