@@ -124,8 +124,11 @@ def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker)
 
 def test_describe_configs_of_a_name_that_is_not_utf_8(broker: FakeBroker, cluster: Cluster) -> None:
     """Brokers, as Java, return such a name with replacement characters."""
-    result = {"ErrorCode": 0, "ErrorMessage": None, "ResourceType": 32, "ResourceName": "g\ufffd", "Configs": []}
-    broker.handlers[32] = lambda version, body: {"ThrottleTimeMs": 0, "Results": [result]}
+    broker.handlers[32] = lambda version, body: {
+        "Results": [
+            {"ErrorCode": 0, "ErrorMessage": None, "ResourceType": 32, "ResourceName": "g\ufffd", "Configs": []}
+        ]
+    }
     assert Admin(cluster).describe_configs(ConfigResourceType.GROUP, "g\udcff") == []
 
 
