@@ -34,6 +34,8 @@ def main() -> None:
     leave_on(_signal.SIGINT)
     leave_on(_signal.SIGTERM)
     _open_closed_streams()
+    if getattr(sys.stdout, "errors", "") == "strict":  # names and paths need not be UTF-8: as standard error has them
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
     from kbroker.cli import cli  # takes longer than all before

@@ -264,6 +264,18 @@ def test_a_ready_line_that_cannot_be_printed() -> None:
     assert (ended.returncode, ended.stderr) == (1, expected)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a name that is not UTF-8")
+def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is printed with an escape where the locale is one of UTF-8."""
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    folder = tmp_path / "\udcff"
+    served = Served("--data-dir", str(folder))
+    assert served.end(signal.SIGTERM) == 0
+    assert served.ready_line.endswith(f"data in {tmp_path}/\\udcff\n")
+    done = subprocess.run([*COMMAND, "storage", "check", str(folder)], capture_output=True, text=True)
+    assert (done.stderr, f"{tmp_path}/\\udcff" in done.stdout) == ("", True)
+
+
 def test_in_memory_leaves_nothing(tmp_path: Path) -> None:
     """A broker with `--in-memory` serves records."""
     broker = Served("--in-memory")
