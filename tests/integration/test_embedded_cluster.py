@@ -191,6 +191,17 @@ def test_no_leader_is_named_for_a_partition_without_one(cluster: EmbeddedCluster
             assert len(response) == len(codec.encode_response_frame(key, version, 1, found)) - 4
 
 
+def test_no_coordinator_without_nodes() -> None:
+    """The topic of a coordinator cannot be created while no node runs."""
+    with EmbeddedCluster(1) as cluster:
+        cluster.stop_node(1)
+        for call in (partial(cluster.coordinator, "g"), partial(cluster.move_coordinator, "g", 1)):
+            with pytest.raises(KafkaError, match="topic __consumer_offsets cannot be created now"):
+                call()
+        cluster.start_node(1)
+        assert cluster.coordinator("g") == 1
+
+
 def test_requests_to_a_wrong_coordinator(cluster: EmbeddedCluster) -> None:
     cluster.move_coordinator("wrong", 3)
     cluster.move_coordinator("wrong", 2, "transaction")

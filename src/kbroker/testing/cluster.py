@@ -310,16 +310,14 @@ class EmbeddedCluster:
         Kind "share": the key is that of a share partition, GROUP:TOPIC-ID:PARTITION. Raises: KafkaError if there is no
         such topic.
         """
-        topic = self._coordinator_topic(kind)
-        return self.partition(topic, partition_of(key, self.topics[topic])).leader
+        return self.partition(*self._coordinator_partition(key, kind)).leader
 
     def move_coordinator(self, key: str, node: int, kind: str = "group") -> None:
         """Let a running node coordinate a group, or a transactional id (kind "transaction"); see ``coordinator``.
 
         All keys in the same partition of the internal topic move: one partition unless the settings say otherwise.
         """
-        topic = self._coordinator_topic(kind)
-        self.move_leader(topic, partition_of(key, self.topics[topic]), node)
+        self.move_leader(*self._coordinator_partition(key, kind), node)
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Assign a partition to other replicas, the preferred leader first. Raises: KafkaError."""
@@ -329,13 +327,16 @@ class EmbeddedCluster:
         """Let the first replica of each partition (of all: None) lead it, where it is in the ISR."""
         self._changes.elect(partitions, is_unclean=False)
 
-    def _coordinator_topic(self, kind: str) -> str:
+    def _coordinator_partition(self, key: str, kind: str) -> tuple[str, int]:
         topic = COORDINATORS.get(kind)
         if topic is None:
             raise ValueError(f"expected a kind from {', '.join(COORDINATORS)}, got {kind!r}")
         if topic not in self.topics:
             self._running().topics.auto_create([topic])
-        return topic
+        count = self.topics.get(topic)
+        if count is None:
+            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, f"topic {topic} cannot be created now")
+        return topic, partition_of(key, count)
 
     # ------------------------------------------------------------ time
 
