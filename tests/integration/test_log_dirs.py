@@ -87,11 +87,10 @@ def test_kills_during_moves_lose_nothing(
             time.sleep(rng.uniform(0.0, 1.5))  # the moment of the kill is random
             broker.kill()
             broker.start()
-        wait_for("all moves have ended", lambda: is_settled(broker), 120)
-        before = homes(folders)
+        before = settled_homes(broker, folders)
         move_all(broker, folders)
-        wait_for("the ends of the last moves", lambda: is_settled(broker), 120)
-        assert homes(folders) == [next(one.name for one in folders if one.name != name) for name in before]
+        others = [next(one.name for one in folders if one.name != name) for name in before]
+        assert settled_homes(broker, folders) == others
         known = len(log.read().acks)
         wait_for("acknowledgements at the end", lambda: len(log.read().acks) > known or log.trouble, 60)
     finally:
@@ -102,11 +101,17 @@ def test_kills_during_moves_lose_nothing(
     print(f"{len(log.acks)} records")
 
 
-def homes(folders: list[Path]) -> list[str]:
-    """Return the name of the one folder of each partition."""
-    names = [[one.name for one in folders if (one / f"{TOPIC}-{number}").exists()] for number in range(PARTITIONS)]
-    assert all(len(one) == 1 for one in names)
-    return [one[0] for one in names]
+def settled_homes(broker: BrokerProcess, folders: list[Path]) -> list[str]:
+    """Return the name of the one folder of each partition, once no move is left.
+
+    The former folder is renamed a moment after the move is over for clients.
+    """
+
+    def homes() -> list[list[str]]:
+        return [[one.name for one in folders if (one / f"{TOPIC}-{number}").exists()] for number in range(PARTITIONS)]
+
+    wait_for("the ends of all moves", lambda: is_settled(broker) and all(len(one) == 1 for one in homes()), 120)
+    return [one[0] for one in homes()]
 
 
 def is_settled(broker: BrokerProcess) -> bool:
