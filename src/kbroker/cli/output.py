@@ -67,12 +67,13 @@ def print_rows(header: Sequence[str], rows: Sequence[Mapping[str, object]], as_j
         print_table(header, [list(row.values()) for row in rows])
 
 
-def print_done(document: Mapping[str, object], line: str, as_json: bool) -> None:
-    """Print the result of a command, as JSON or as a line."""
+def print_done(document: Mapping[str, object], as_json: bool, *lines: str) -> None:
+    """Print the result of a command, as JSON or as lines, in which no name controls the terminal."""
     if as_json:
         print_json(document)
     else:
-        click.echo(line)
+        for line in lines:
+            click.echo(printable(line))
 
 
 def print_difference(what: str, before: str | None, after: str | None) -> None:

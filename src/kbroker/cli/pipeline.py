@@ -36,7 +36,7 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     from kbroker.spark.setup.jars import CONNECTOR, DELTA, fetch_jars
 
     files = [str(file.absolute()) for file in fetch_jars([*CONNECTOR, *(DELTA if delta else ())], into)]
-    print_done({"jars": files}, ",".join(files), as_json)
+    print_done({"jars": files}, as_json, ",".join(files))
 
 
 for command in (ingest, usage, throttles, clients, lag, archive, compact, replay, recommend, report, watch):

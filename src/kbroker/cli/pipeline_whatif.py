@@ -202,7 +202,7 @@ def report(
             windows=_windows(common),
         )
     document = {"report": str(output), "size_bytes": done, **json_brokers(brokers)}
-    print_done(document, f"{output} ({done:,} bytes)", common["as_json"])
+    print_done(document, common["as_json"], f"{output} ({done:,} bytes)")
 
 
 def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:

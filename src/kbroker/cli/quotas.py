@@ -254,7 +254,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
     with _client(bootstrap_server) as (client, brokers):
         alter_all(client, {entity: ops}, validate_only=dry_run)
         document = {"altered": not dry_run, **json_entry(entity, ops, brokers)}
-        print_done(document, printable(f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}"), as_json)
+        print_done(document, as_json, f"{'could set' if dry_run else 'set'} {', '.join(ops)} of {entity}")
 
 
 @quotas.command()
@@ -277,7 +277,7 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
     if removed:
         line = f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}"
     document = {"altered": bool(removed) and not dry_run, **json_entry(entity, dict.fromkeys(removed))}
-    print_done(document, printable(line), as_json)
+    print_done(document, as_json, line)
 
 
 def _check_keys(keys: Iterable[str]) -> None:

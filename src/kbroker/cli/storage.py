@@ -300,7 +300,7 @@ def random_uuid(as_json: bool) -> None:
     from kbroker.log.checkpoints import random_uuid_text
 
     made = random_uuid_text()
-    print_done({"id": made}, made, as_json)
+    print_done({"id": made}, as_json, made)
 
 
 def _document(owner: MetaProperties) -> dict[str, Any]:

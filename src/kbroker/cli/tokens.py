@@ -85,7 +85,7 @@ def create(
     with connect(bootstrap_server) as cluster:
         made = Tokens(cluster).create(owners[0] if owners else None, others, max_lifetime)
     line = f"created token {made.token.token_id} of {made.token.owner}, expires {_time(made.token.expiry_ms)}"
-    print_done(_document(made, True), f"{line}\nhmac {made.secret}", as_json)
+    print_done(_document(made, True), as_json, line, f"hmac {made.secret}")
 
 
 def token_arguments(command: F) -> F:
@@ -127,7 +127,7 @@ def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period:
     with connect(bootstrap_server) as cluster:
         expiry_ms = Tokens(cluster).renew(_hmac(cluster, token_id, hmac), period)
     done = {"token": token_id, "expiry_time_ms": expiry_ms}
-    print_done(done, f"renewed {token_id or 'the token'}, expires {_time(expiry_ms)}", as_json)
+    print_done(done, as_json, f"renewed {token_id or 'the token'}, expires {_time(expiry_ms)}")
 
 
 @tokens.command()
@@ -147,8 +147,8 @@ def expire(token_id: str | None, bootstrap_server: str, hmac: str | None, after:
     done = {"token": token_id, "expiry_time_ms": expiry_ms}
     print_done(
         done,
-        f"expired {token_id or 'the token'}" if after <= 0 else f"{token_id or 'the token'} expires {_time(expiry_ms)}",
         as_json,
+        f"expired {token_id or 'the token'}" if after <= 0 else f"{token_id or 'the token'} expires {_time(expiry_ms)}",
     )
 
 

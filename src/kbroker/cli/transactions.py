@@ -9,7 +9,6 @@ from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_op
 from kbroker.cli.output import fields, print_done, print_json, print_rows, print_table
 from kbroker.client.cluster import Cluster
 from kbroker.client.transactions import Transactions
-from kbroker.common.printable import printable
 from kbroker.common.topic_names import TopicPartition
 
 DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
@@ -190,7 +189,7 @@ def abort(
         elif producer_id is not None and producer_epoch is not None and coordinator_epoch is not None:
             client.abort(place, producer_id, producer_epoch, coordinator_epoch)
     done = {"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch}
-    print_done(done, f"aborted the transaction of producer {producer_id} in {topic}-{partition}", as_json)
+    print_done(done, as_json, f"aborted the transaction of producer {producer_id} in {topic}-{partition}")
 
 
 @transactions.command()
@@ -204,7 +203,7 @@ def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
     """
     with connect(bootstrap_server) as cluster:
         Transactions(cluster).force_terminate(name)
-    print_done({"transactional_id": name, "terminated": True}, printable(f"terminated {name}"), as_json)
+    print_done({"transactional_id": name, "terminated": True}, as_json, f"terminated {name}")
 
 
 def _places(cluster: Cluster, topic: str | None, partition: int | None, broker_id: int | None) -> list[TopicPartition]:

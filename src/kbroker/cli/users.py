@@ -8,7 +8,6 @@ import click
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_done, print_rows
 from kbroker.client.users import Users
-from kbroker.common.printable import printable
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -71,7 +70,7 @@ def add(
     with connect(bootstrap_server) as cluster:
         Users(cluster).set(name, mechanism, password, iterations)
     done = {"user": name, "mechanism": mechanism, "iterations": iterations}
-    print_done(done, printable(f"{name} can log in with {mechanism}"), as_json)
+    print_done(done, as_json, f"{name} can log in with {mechanism}")
 
 
 @users.command()
@@ -83,5 +82,4 @@ def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> N
     """Remove a user's credential of one mechanism."""
     with connect(bootstrap_server) as cluster:
         Users(cluster).remove(name, mechanism)
-    line = printable(f"{name} can no longer log in with {mechanism}")
-    print_done({"user": name, "mechanism": mechanism}, line, as_json)
+    print_done({"user": name, "mechanism": mechanism}, as_json, f"{name} can no longer log in with {mechanism}")

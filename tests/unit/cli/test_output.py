@@ -1,16 +1,18 @@
-"""Standard output that nothing reads any more."""
+"""Results of commands, and standard output that nothing reads any more."""
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from kbroker.cli.output import is_output_closed
+from kbroker.cli.output import is_output_closed, print_done
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
 
 
+@posix
 def test_a_pipe_without_a_reader_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as output:
@@ -20,6 +22,7 @@ def test_a_pipe_without_a_reader_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
         assert is_output_closed()
 
 
+@posix
 def test_a_fifo_without_a_reader_may_get_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of a FIFO that closes it does not end the command that writes to it."""
     path = tmp_path / "fifo"
@@ -29,3 +32,12 @@ def test_a_fifo_without_a_reader_may_get_another(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(sys, "stdout", output)
         os.close(reading)
         assert not is_output_closed()
+
+
+def test_the_result_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of clients are escaped in each line, so that none controls the terminal; in JSON by its own escapes."""
+    name = "a\x1b[2J\nb\udcff"
+    print_done({"name": name}, False, f"made {name}", "hmac x")
+    assert capsys.readouterr().out == "made a\\u001b[2J\\u000ab\\udcff\nhmac x\n"
+    print_done({"name": name}, True, "not printed")
+    assert json.loads(capsys.readouterr().out) == {"name": name}

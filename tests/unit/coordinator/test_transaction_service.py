@@ -1,7 +1,5 @@
 """Service around the transaction coordinator: settings, its topic, and partitions added to transactions."""
 
-import threading
-
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -14,6 +12,7 @@ from tests.support.errors import error_of
 from tests.support.fixtures import fixture_of
 from tests.support.groups import MemoryTopic
 from tests.support.server import make_bench
+from tests.support.thread_starts import allow_threads
 from tests.support.transactions import T0, FakeMarkers, service_of
 
 clock = fixture_of(VirtualClock)
@@ -39,15 +38,7 @@ def test_the_settings_are_kafkas() -> None:
 def test_a_service_without_threads_is_closed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its coordinator must not abort transactions beside that of the next service, which the next request starts."""
     service = service_of(MemoryTopic(clock), FakeMarkers(), clock)
-    start, started = threading.Thread.start, list[threading.Thread]()
-
-    def start_or_fail(thread: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    started = allow_threads(monkeypatch, 1)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         service.start()
     assert service.coordinator.runtime.is_closed

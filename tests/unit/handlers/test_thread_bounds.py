@@ -7,6 +7,7 @@ import pytest
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.handlers.handler_threads import HandlerThreads
+from tests.support.thread_starts import allow_threads
 
 COUNTS = ["num.io.threads", "num.network.threads", "num.recovery.threads.per.data.dir", "log.cleaner.threads"]
 
@@ -23,14 +24,7 @@ def test_threads_that_could_be_made_are_counted(monkeypatch: pytest.MonkeyPatch)
     """Threads that were started before a failed start are counted by the next resize."""
     leave = threading.Event()
     pool = HandlerThreads(lambda: leave.wait(30), lambda count: None)  # type: ignore[arg-type]
-    start = threading.Thread.start
-
-    def third_fails(thread: threading.Thread) -> None:
-        if len(pool._threads) == 2:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", third_fails)
+    allow_threads(monkeypatch, 2)
     with pytest.raises(RuntimeError, match="can't start"):
         pool.resize(5)
     monkeypatch.undo()

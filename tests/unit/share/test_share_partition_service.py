@@ -1,6 +1,5 @@
 """Threads of the share partitions."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.share.share_partition_service import SharePartitionService
 from tests.support.server import make_bench
+from tests.support.thread_starts import allow_threads
 
 
 def make_service(signal: KeySignal) -> SharePartitionService:
@@ -29,15 +29,7 @@ def test_a_start_without_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) ->
     """The next request starts another service, with the same signal."""
     signal = KeySignal()
     service = make_service(signal)
-    start, started = threading.Thread.start, list[threading.Thread]()
-
-    def start_or_fail(thread: threading.Thread) -> None:
-        if len(started) == 2:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    started = allow_threads(monkeypatch, 2)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         service.start()
     for thread in started:
