@@ -73,10 +73,7 @@ class Exposition:
             return [self._families[name] for name in sorted(self._families)]
 
     def collect(self) -> Iterator[tuple[Family, list[Sample]]]:
-        """Yield each family with its current series: the added families, then those of the registry, by name.
-
-        A family that fails is skipped in this call.
-        """
+        """Yield each family with its current series: the added families, then those of the registry, by name."""
         with self._lock:
             sources = list(self._sources)
         registered: dict[str, list[tuple[Family, dict[str, str], float]]] = {}
@@ -149,8 +146,13 @@ class _Collector:
                 metric = shown[name] = Metric(base, family.help or family.kafka_name, family.kind)
             labels = [label_name(label) for label in family.labels]
             for sample in samples:
-                _add(metric, family, dict(zip(labels, sample.labels, strict=True)), sample.value)
+                _add(metric, family, dict(zip(labels, map(_utf_8, sample.labels), strict=True)), sample.value)
         return shown.values()
+
+
+def _utf_8(text: str) -> str:
+    """Return the value of a label: bytes of a group's name that are not UTF-8 are shown as \\udcff."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _add(metric: Metric, family: Family, labels: Mapping[str, str], value: float | Buckets) -> None:

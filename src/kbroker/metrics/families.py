@@ -104,7 +104,7 @@ def prometheus_name(group: str, name: str, kind: Kind) -> str:
         parts.pop()
     tail = _words(name)
     if kind == "counter":
-        if tail[-1] == "total":
+        if tail[-1:] == ["total"]:
             tail.pop()
         if tail[-2:] == ["per", "sec"]:
             del tail[-2:]

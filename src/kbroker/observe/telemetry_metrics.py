@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.metrics.families import Family, Kind, Sample, label_name
 from kbroker.observe.metric_table import Row
+from kbroker.telemetry.otlp import MAX_NAME
 
 if TYPE_CHECKING:
     from kbroker.requests.context import ApiContext
@@ -95,7 +96,7 @@ def client_families(ctx: ApiContext, limit: int) -> Iterator[tuple[Family, list[
 
 def _labels(client: ClientInstance, attributes: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Return the labels of a value; an attribute that would hide one of the client is left out."""
-    found = {name: client.facts.get(name) or "" for name in _CLIENT_LABELS}
+    found = {name: (client.facts.get(name) or "")[:MAX_NAME] for name in _CLIENT_LABELS}  # each value repeats them
     for key, text in attributes:
         name = label_name(key)
         if name and not name[0].isdigit():

@@ -100,7 +100,7 @@ class Forwarder:
                 status = self._send(data)
                 reason, is_retried = f"the endpoint responded with status {status}", status in _RETRIED
                 is_sent = 200 <= status < 300
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, MemoryError, http.client.HTTPException) as error:
                 self._disconnect()
                 reason, is_retried, is_sent = str(error) or type(error).__name__, True, False
             self._settle(data, is_sent, is_retried)

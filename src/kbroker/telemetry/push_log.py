@@ -20,6 +20,7 @@ from kbroker.telemetry.otlp import Point
 logger = get_logger(__name__)
 
 VERSION = 1
+MAX_CHARACTERS = 4 << 20  # of names and attributes in a line, in which each value repeats those of its resource
 
 
 class Sender(NamedTuple):
@@ -61,10 +62,7 @@ class PushLog:
             "softwareVersion": sender.software_version,
             "intervalMs": interval_ms,
             "terminating": is_last,
-            "metrics": [
-                {"name": one.name, "attributes": dict(one.attributes), "value": one.value, "delta": one.adds}
-                for one in points
-            ],
+            "metrics": _metrics(points),
         }
         line = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
         with self._lock:
@@ -81,3 +79,15 @@ class PushLog:
         """Close the file."""
         with self._lock:
             self._files.close()
+
+
+def _metrics(points: Iterable[Point]) -> list[dict[str, object]]:
+    """Return the values of a line, up to MAX_CHARACTERS."""
+    found: list[dict[str, object]] = []
+    left = MAX_CHARACTERS
+    for one in points:
+        left -= len(one.name) + sum(len(name) + len(text) for name, text in one.attributes)
+        if left < 0:
+            break
+        found.append({"name": one.name, "attributes": dict(one.attributes), "value": one.value, "delta": one.adds})
+    return found

@@ -89,9 +89,12 @@ class TelemetryService:
         self.series.remove(client.uuid)
 
     def _identity(self, client: ClientInstance) -> dict[str, str]:
-        """Return the attributes by which the endpoint distinguishes clients, named as in ``match``."""
-        found = {name: text for name, text in client.facts.items() if text is not None}
-        return {**found, "principal": client.principal, "kbroker.node.id": str(self._broker)}
+        """Return the attributes by which the endpoint distinguishes clients, named as in ``match``.
+
+        They are cut, as each resource of a push gets them.
+        """
+        found = {**client.facts, "principal": client.principal, "kbroker.node.id": str(self._broker)}
+        return {name: text[: otlp.MAX_NAME] for name, text in found.items() if text is not None}
 
 
 def sender_of(client: ClientInstance) -> Sender:

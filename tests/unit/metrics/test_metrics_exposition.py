@@ -93,6 +93,13 @@ def test_sensors_and_gauges_are_shown() -> None:
     assert lines(shown, "kafka_queue_size") == ["kafka_queue_size 7.0"]
 
 
+def test_a_label_that_is_not_utf_8() -> None:
+    """The name of a group may have any bytes; those that are not UTF-8 are escaped."""
+    _, shown = exposition()
+    shown.add(Family("a", "b", "gauge", ("group",), "", lambda: [(("x\udcff",), 1.0), (("é",), 2.0)]))
+    assert lines(shown, "kafka_a_b{") == [r'kafka_a_b{group="x\\udcff"} 1.0', 'kafka_a_b{group="é"} 2.0']
+
+
 def test_registered_series_join_their_family() -> None:
     """A declared family includes the registry's series of its name and bounds them."""
     metrics, shown = exposition()

@@ -60,6 +60,21 @@ def test_values_of_clients(rig: Rig) -> None:
     assert "kbroker_telemetry_series 2.0" in text
 
 
+@pytest.mark.parametrize("name", ["", "é", "total"])
+def test_a_name_without_words(rig: Rig, name: str) -> None:
+    """A client chooses the name of a counter, and no name makes a scrape fail."""
+    service = Service(rig)
+    pushed(rig, service, 7, "c", Point(name, (), 1, True, True))
+    assert "kbroker_client_total{" in text_of(service)
+
+
+def test_each_value_repeats_the_client(rig: Rig) -> None:
+    """A long client id is cut, or the values of a few clients would be gigabytes."""
+    service = Service(rig)
+    pushed(rig, service, 7, "c" * 32_767, Point("a", (), 1, False, False))
+    assert f'client_id="{"c" * 256}"' in text_of(service)
+
+
 def test_the_series_of_a_metric_are_bounded(rig: Rig) -> None:
     """The series of the most recently active clients are shown."""
     service = Service(rig)

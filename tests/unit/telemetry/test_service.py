@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import lz4.frame
@@ -19,6 +20,7 @@ from kbroker.common.errors import Errors
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections.closed_connections import ClosedConnections
+from kbroker.telemetry import push_log
 from kbroker.telemetry.manager import Client
 from kbroker.telemetry.series import Value
 from kbroker.telemetry.service import TelemetryService
@@ -117,6 +119,15 @@ def test_the_line_of_a_push(rig: Rig) -> None:
     }  # fmt: skip
 
 
+def test_a_line_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value repeats the attributes of its resource: the line of a small push could have hundreds of megabytes."""
+    monkeypatch.setattr(push_log, "MAX_CHARACTERS", 30)
+    message = gauges({"a": 1, "b": 2, "c": 3}, resource="r")  # 13 characters each
+    assert rig.push(message.SerializeToString()) is Errors.NONE
+    values = cast(list[dict[str, object]], rig.logged()[0]["metrics"])
+    assert [value["name"] for value in values] == ["a", "b"]
+
+
 def test_an_expired_client_leaves_no_values(rig: Rig) -> None:
     """The scheduler's sweep removes an expired client with its values."""
     assert rig.push(gauges({"a": 1}).SerializeToString()) is Errors.NONE
@@ -155,4 +166,17 @@ def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatc
     assert attributes["principal"] == "User:alice"
     assert attributes["client_instance_id"] == "AAAAAAAAAAAAAAAAAAAABw"
     assert found.scope_metrics == message.resource_metrics[0].scope_metrics
+    rig.service.close(5)
+
+
+def test_each_resource_gets_a_short_client_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole, a client id of 32,767 characters in each of 10,000 empty resources would be 330 MB."""
+    rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
+    sent: list[bytes] = []
+    assert rig.service.forwarder is not None
+    monkeypatch.setattr(rig.service.forwarder, "put", sent.append)
+    monkeypatch.setitem(cast(dict[str, str], CLIENT.facts), "client_id", "c" * 32_767)
+    assert rig.push(gauges({}).SerializeToString()) is Errors.NONE
+    (found,) = MetricsData.FromString(sent[0]).resource_metrics
+    assert {len(one.value.string_value) for one in found.resource.attributes if one.key == "client_id"} == {256}
     rig.service.close(5)
