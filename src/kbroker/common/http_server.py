@@ -86,7 +86,7 @@ class HttpServer:
         server = _Server(
             self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
         )
-        thread = new_thread(self._name, partial(server.serve_forever, _POLL_S))
+        thread = new_thread(self._name, server.serve_until_stopped)
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:  # a stop would wait forever for the end of serving
@@ -158,6 +158,16 @@ class _Server(ThreadingHTTPServer):
         self._forget(connection)
 
     # -------------------------------------------------- the serving thread
+
+    def serve_until_stopped(self) -> None:
+        """Serve; a connection for which there is no memory does not end that."""
+        is_stopped = False
+        while not is_stopped:  # at least once: a stop waits for the end of serve_forever
+            try:
+                self.serve_forever(_POLL_S)
+            except Exception:
+                logger.exception("%s: a connection cannot be served", self.name)
+            is_stopped = self.stopping.wait(_POLL_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; without a free descriptor, pause, because the backlog stays readable."""

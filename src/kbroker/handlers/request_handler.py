@@ -159,10 +159,17 @@ class RequestHandlerPool:
     def _run(self) -> None:
         receiver = self._new_receiver()
         while not self._stopping.is_set():
-            request = receiver.receive(TAKE_TIMEOUT_S)
-            if request is not None and not (self._intercept is not None and self._intercept(request)):
-                self.serve(request)
+            try:
+                self._serve_next(receiver)
+            except Exception:  # no memory for a request: freed without a response, it closes its connection
+                with contextlib.suppress(Exception):
+                    logger.exception("a request cannot be served")
         receiver.close()
+
+    def _serve_next(self, receiver: BatchReceiver) -> None:
+        request = receiver.receive(TAKE_TIMEOUT_S)
+        if request is not None and not (self._intercept is not None and self._intercept(request)):
+            self.serve(request)
 
     def serve(self, request: InboundRequest) -> None:
         """Respond to one request, or close its connection if no response is possible. Never raises."""
@@ -170,8 +177,8 @@ class RequestHandlerPool:
             if not self._serve(request):
                 request.refuse(self._refused)
         except Exception:  # a bug must fail one request, not the thread
-            logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # freed without a response, it closes its connection too
+                logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
                 request.close()
 
     def _serve(self, request: InboundRequest) -> bool:
@@ -211,8 +218,8 @@ class RequestHandlerPool:
         try:
             self._handle(entry, body, request_context, response)
         except Exception:  # a bug must fail one request, not the thread
-            logger.exception("cannot serve %s", entry.name)
             with contextlib.suppress(Exception):
+                logger.exception("cannot serve %s", entry.name)
                 response.close()
 
     def _handle(self, entry: ApiEntry, body: Body, request_context: RequestContext, response: PendingResponse) -> None:

@@ -200,6 +200,28 @@ def test_threads_serve_until_stopped() -> None:
     assert [one.closed for one in receivers] == [1, 1]
 
 
+def test_a_request_that_lacks_memory_is_followed_by_another(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread goes on after a failure to take a request, or to pass it to the interceptor."""
+    first, second = request(60, 0), request(60, 0)
+    steps: list[Callable[[], FakeRequest | None]] = [raising(MemoryError()), lambda: first, lambda: second]
+    over = threading.Event()
+
+    class Failing(NoRequests):
+        def receive(self, timeout_s: float) -> FakeRequest | None:  # type: ignore[override]
+            if steps:
+                return steps.pop(0)()
+            over.set()
+            return None
+
+    handlers = pool(KafkaApis(), cast(Callable[[], BatchReceiver], Failing), 1)
+    handlers._intercept = lambda one: 1 / 0 if cast(object, one) is first else False  # type: ignore[assignment,return-value]
+    handlers.start()
+    assert over.wait(10)
+    assert handlers.stop(10)
+    assert [len(one.ended) for one in (first, second)] == [0, 1]
+    assert caplog.text.count("a request cannot be served") == 2
+
+
 # ---------------------------------------------------------------- requests that take long
 
 

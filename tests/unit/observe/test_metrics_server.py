@@ -224,6 +224,22 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
             assert scrape.recv(100).startswith(b"HTTP/1.0 200")
 
 
+def test_a_want_of_memory_does_not_end_the_port(
+    monkeypatch: pytest.MonkeyPatch, server: tuple[HttpServer, VirtualClock]
+) -> None:
+    failed = threading.Event()
+
+    def fail(_: object) -> None:
+        failed.set()
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socketserver.TCPServer, "get_request", fail)
+        with connected(server[0].url):
+            assert failed.wait(5)
+    assert ask(server[0].url).startswith(b"HTTP/1.0 200")
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The acceptor waits after a failed accept instead of using a full CPU until a descriptor is free."""
