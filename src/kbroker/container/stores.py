@@ -30,7 +30,8 @@ def with_pem_stores(properties: Mapping[str, str]) -> dict[str, str]:
     for name in properties:
         for kind in (KEYSTORE, TRUSTSTORE):
             if name.endswith(f"{kind}location"):
-                _replace(found, name.removesuffix(f"{kind}location"), kind)
+                password = properties.get(f"{kind}password", "")  # of listeners without their own, as in Kafka
+                _replace(found, name.removesuffix(f"{kind}location"), kind, password)
     return found
 
 
@@ -39,8 +40,8 @@ def without_types(text: str) -> str:
     return re.sub(r"(?m)^\s*[\w.-]*ssl\.(?:key|trust)store\.type\s*[=:].*$", "", text)
 
 
-def _replace(properties: dict[str, str], prefix: str, kind: str) -> None:
-    """Replace the store of a listener's prefix, or of all listeners."""
+def _replace(properties: dict[str, str], prefix: str, kind: str, password: str) -> None:
+    """Replace the store of a listener's prefix, or of all listeners. Args: ``password``: that of all listeners."""
     setting = f"{prefix}{kind}location"
     path = Path(properties[setting])
     try:
@@ -54,7 +55,7 @@ def _replace(properties: dict[str, str], prefix: str, kind: str) -> None:
         )
     if not data.startswith(b"\x30"):  # a sequence in DER
         return
-    store = _loaded(setting, path, data, properties.pop(f"{prefix}{kind}password", ""))
+    store = _loaded(setting, path, data, properties.pop(f"{prefix}{kind}password", password))
     del properties[setting]
     properties[f"{prefix}{kind}type"] = "PEM"
     if kind == TRUSTSTORE:

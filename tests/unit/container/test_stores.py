@@ -23,14 +23,16 @@ def test_stores_become_text(tmp_path: Path) -> None:
         "ssl.truststore.password": "secret",
         "ssl.keystore.location": str(made.server),
         "listener.name.b.ssl.keystore.location": str(missing),
+        "listener.name.c.ssl.truststore.location": str(trust),
     }
     found = with_pem_stores(given)
     text = found.pop("listener.name.a.ssl.keystore.key") + found.pop("listener.name.a.ssl.keystore.certificate.chain")
     assert text == made.server.read_text()
-    assert found.pop("ssl.truststore.certificates") == made.ca.read_text()
+    for prefix in ("", "listener.name.c."):  # the second has the password of the first
+        assert found.pop(f"{prefix}ssl.truststore.certificates") == made.ca.read_text()
+        assert found.pop(f"{prefix}ssl.truststore.type") == "PEM"
     assert found == {
         "listener.name.a.ssl.keystore.type": "PEM",
-        "ssl.truststore.type": "PEM",
         "ssl.keystore.location": str(made.server),
         "listener.name.b.ssl.keystore.location": str(missing),
     }
