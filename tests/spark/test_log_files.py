@@ -13,7 +13,7 @@ import pytest
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables import log_files, log_reader
 from kbroker.spark.tables.ingest import ingest
-from kbroker.spark.tables.log_files import Files, Piece, read_piece
+from kbroker.spark.tables.log_files import SCHEMA, Files, LogFiles, Piece, read_piece
 from kbroker.spark.tables.log_reader import LogSource, read_log
 from kbroker.spark.tables.log_store import LogFile, found_files
 
@@ -196,6 +196,21 @@ def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) ->
     with pytest.raises(PipelineError, match=r"requests-1.jsonl.* was deleted with records in it"):
         found.pieces({}, end)
     assert found.pieces(end, end) == []
+
+
+def test_a_file_that_is_deleted_during_a_limited_run_is_an_error(tmp_path: Path) -> None:
+    """The next batch would leave out the records that the run has found, and the file would leave the offset."""
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("a\nb\n")
+    reader: Any = LogFiles({"paths": json.dumps([str(tmp_path)]), "maxBytesPerTrigger": "2"}).streamReader(SCHEMA)
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset({}, limit)
+    assert first == {str(log): 2}
+    log.unlink()
+    with pytest.raises(PipelineError, match=r"requests-1.jsonl.* was deleted with records in it"):
+        reader.latestOffset(first, limit)
+    assert reader.latestOffset({str(log): 4}, limit) == {str(log): 4}
 
 
 @pytest.mark.timeout(30)

@@ -1,11 +1,13 @@
 """Writers, compactions and repeated batches at the same time in separate processes: rows are exact."""
 
+import errno
 import json
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from kbroker.cli import cli
 from kbroker.common.request_log import VERSION
 from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables import compaction
+from kbroker.spark.tables import compaction, table_place
 from kbroker.spark.tables.compaction import MAX_FILES, SHORTEST_RETENTION_MS, compact, compact_table, due_places, vacuum
 from kbroker.spark.tables.delta_table import (
     HOUR_US,
@@ -289,6 +291,23 @@ def test_buckets_are_stable() -> None:
 )
 def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: bool) -> None:
     assert (one.overlaps(other), other.overlaps(one)) == (overlap, overlap)
+
+
+def test_a_full_disk_leaves_the_known_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the description of a stream would make every later run fail, or forget what was read."""
+    table, known = Table(tmp_path), Stream("t", "h:1")
+    table.add_stream("a", known)
+
+    def fill(stream: Any, content: bytes) -> None:
+        stream.write(content[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_place, "write_bytes", fill)
+        for name in ("a", "b"):
+            with pytest.raises(OSError, match="No space left"):
+                table.add_stream(name, Stream("t", "h:2"))
+    assert table.streams() == {"a": known}
 
 
 @pytest.mark.parametrize(

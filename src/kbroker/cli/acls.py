@@ -152,6 +152,8 @@ def remove(
     """
     if principal is not None:
         principal_of(principal, "--principal")
+    if as_json and not yes:
+        raise click.UsageError("expected --yes beside --json")
     if host is not None:
         host = java_host(host)  # as `add` writes it; a name stays, so that a rule with one can be removed
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL

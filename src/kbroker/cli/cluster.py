@@ -13,7 +13,7 @@ from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
 from kbroker.client.cluster_description import BrokerDescription, describe_cluster
 from kbroker.client.cluster_file import ACLS, SECTIONS, USERS, cluster_document, read_cluster_file, yaml_text
-from kbroker.client.connection import format_address
+from kbroker.client.connection import BrokerConnectionError, format_address
 from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
@@ -206,9 +206,11 @@ def _apply(plan: Plan) -> None:
     try:
         for step in plan.apply():
             done += len(step.changes)
-    except KafkaError as failure:
+    except (KafkaError, BrokerConnectionError) as failure:
         text = f"{failure.message} ({done} of {counted(len(plan.changes), 'change')} were made)"
-        raise KafkaError(failure.error, text) from failure
+        if isinstance(failure, KafkaError):
+            raise KafkaError(failure.error, text) from failure
+        raise BrokerConnectionError(failure.address, text) from failure
 
 
 def _show(plan: Plan, as_json: bool, **fields: bool) -> None:

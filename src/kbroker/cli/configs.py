@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import fields, print_json, print_table
+from kbroker.cli.output import fields, json_rows, print_json, print_table
 from kbroker.client.admin import Admin
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -126,16 +126,13 @@ def alter(
     if not wanted:
         raise click.UsageError("expected at least one of --set, --delete, --append and --subtract")
     resources = [(name, *_resource(kind, name)) for name in names]
-    rows = []
-    with connect(bootstrap_server) as cluster:
+    with json_rows(as_json) as rows, connect(bootstrap_server) as cluster:
         for shown, kind_code, name in resources:
             with corrections(kind, [change.name for change in wanted]):
                 Admin(cluster).alter_configs(kind_code, name, wanted, validate_only=dry_run)
             rows.append({"type": kind, "name": shown, "altered": not dry_run})
             if not as_json:
                 click.echo(printable(f"{'could alter' if dry_run else 'altered'} {kind} {shown}"))
-    if as_json:
-        print_json(rows)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, connect_with, json_option, key_values
-from kbroker.cli.output import print_rows
+from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress_display import ProgressDisplay
 from kbroker.client.producer import CODECS
 from kbroker.common.units import counted
@@ -121,8 +121,10 @@ def copy(
         }
         for part in copier.parts
     ]
-    if not as_json:
-        for name in copier.made:
-            click.echo(f"created {name}")
-        click.echo(f"copied {counted(sum(reached[p] - begins[p] for p in reached), 'offset')}")
-    print_rows(["TOPIC", "PARTITION", "COPY", "FROM", "TO"], rows, as_json)
+    if as_json:
+        print_json([{**row, "created": row["copy"] in copier.made} for row in rows])
+        return
+    for name in copier.made:
+        click.echo(f"created {name}")
+    click.echo(f"copied {counted(sum(reached[p] - begins[p] for p in reached), 'offset')}")
+    print_table(["TOPIC", "PARTITION", "COPY", "FROM", "TO"], [list(row.values()) for row in rows])

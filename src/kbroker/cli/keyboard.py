@@ -50,10 +50,13 @@ def keyboard() -> Iterator[Keyboard | None]:
     try:
         import termios
         import tty
-
+    except ImportError:
+        yield None
+        return
+    try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
-    except (ImportError, OSError, ValueError, termios.error):
+    except (OSError, ValueError, termios.error):
         yield None
         return
     try:

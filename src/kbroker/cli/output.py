@@ -7,7 +7,8 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import click
@@ -100,15 +101,27 @@ def print_deleted(
     Args: ``missing``: the error for a name that does not exist, which is then reported and not raised; None raises it.
     Raises: KafkaError for the first name that cannot be deleted.
     """
-    rows = []
-    for name in names:
-        is_deleted = False
-        with ignoring(*([] if missing is None else [missing])):
-            delete(name)
-            is_deleted = True
-        rows.append({key: name, "deleted": is_deleted})
-        if not as_json:
-            click.echo(printable(f"deleted {name}" if is_deleted else f"{name} does not exist"))
+    with json_rows(as_json) as rows:
+        for name in names:
+            is_deleted = False
+            with ignoring(*([] if missing is None else [missing])):
+                delete(name)
+                is_deleted = True
+            rows.append({key: name, "deleted": is_deleted})
+            if not as_json:
+                click.echo(printable(f"deleted {name}" if is_deleted else f"{name} does not exist"))
+
+
+@contextmanager
+def json_rows(as_json: bool) -> Iterator[list[dict[str, object]]]:
+    """Collect the results of a command's changes, and print them as JSON; those before a failure too."""
+    rows: list[dict[str, object]] = []
+    try:
+        yield rows
+    except BaseException:
+        if as_json and rows:
+            print_json(rows)
+        raise
     if as_json:
         print_json(rows)
 

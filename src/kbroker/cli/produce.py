@@ -14,6 +14,7 @@ from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
 from kbroker.cli.record_options import BY_SCHEMA, ENCODERS, RegistryOptions, registry_options
+from kbroker.client.connection import MAX_FRAME_BYTES
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.common.errors import KafkaError, UserError
 from kbroker.common.units import counted
@@ -196,18 +197,24 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
 
 def _lines(stdin: BinaryIO) -> Iterator[bytes | None]:
     """Yield lines without their end (LF or CRLF), and None whenever no more input is waiting."""
-    rest = b""
+    rest = bytearray()
     while True:
         chunk = stdin.read1(READ_BYTES)  # type: ignore[attr-defined]
         if not chunk:
             break
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
+        first, *others = chunk.split(b"\n")
+        rest += first
+        if len(rest) > MAX_FRAME_BYTES:
+            raise click.ClickException(f"expected lines of at most {MAX_FRAME_BYTES:,} bytes, got a longer one")
+        if others:
+            yield bytes(rest).removesuffix(b"\r")
+            for line in others[:-1]:
+                yield line.removesuffix(b"\r")
+            rest = bytearray(others[-1])
         if not _more_waiting(stdin):
             yield None
     if rest:
-        yield rest.removesuffix(b"\r")
+        yield bytes(rest).removesuffix(b"\r")
 
 
 def _more_waiting(stdin: BinaryIO) -> bool:

@@ -197,6 +197,12 @@ def time_before_ms(now_ms: int, duration: str) -> int:
 
 
 def _print_csv(rows: list[dict[str, str | int | None]], one_group: bool) -> None:
+    import csv
+    import io
+
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")  # a group's id may have commas
     for row in rows:
         cells = [row["group"], row["topic"], row["partition"], row["new_offset"]]
-        click.echo(",".join(map(str, cells[one_group:])))
+        writer.writerow(cells[one_group:])
+    click.echo(lines.getvalue(), nl=False)

@@ -9,7 +9,7 @@ import click
 
 from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import fields, note, print_deleted, print_json, print_rows, print_table
+from kbroker.cli.output import fields, json_rows, note, print_deleted, print_json, print_rows, print_table
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic, own_configs
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -180,8 +180,7 @@ def create(
         wanted += _of_file(path, partitions or -1, replication_factor or -1, settings)
     elif not names:
         raise click.UsageError("expected TOPIC or --from, got neither")
-    rows: list[dict[str, Any]] = []
-    with connect(bootstrap_server) as cluster:
+    with json_rows(as_json) as rows, connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
         for topic in wanted:  # one by one: each is reported before the next can fail
             name = topic.name
@@ -200,8 +199,6 @@ def create(
                 text = f"created {name}" + (f" with {counted(count, 'partition')}" if count else "")
             if not as_json:
                 click.echo(text)
-    if as_json:
-        print_json(rows)
 
 
 def _of_file(path: Path, partitions: int, replication_factor: int, configs: dict[str, str]) -> list[NewTopic]:
@@ -252,8 +249,7 @@ def alter(
     wanted = changes({"--set": key_values(configs, "--config")}, deletes)
     if partitions is None and not wanted:
         raise click.UsageError("expected at least one of --partitions, --config and --delete-config")
-    rows: list[dict[str, Any]] = []
-    with connect(bootstrap_server) as cluster:
+    with json_rows(as_json) as rows, connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
         for name in names:
             if wanted:
@@ -265,8 +261,6 @@ def alter(
             rows.append({"name": name, "altered": not dry_run, "partitions": partitions})
             if not as_json:
                 click.echo(f"{'could alter' if dry_run else 'altered'} {name}")
-    if as_json:
-        print_json(rows)
 
 
 @topics.command()

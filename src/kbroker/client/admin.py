@@ -415,20 +415,25 @@ class Admin:
 
         Args: before: offsets; -1 deletes every record.
         Raises: KafkaError OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a compacted topic) ... for the first partition that
-            failed; the records of the other partitions are deleted.
+            failed, BrokerConnectionError for the first leader; the records of the other partitions are deleted. None
+            are if a partition has no leader.
         """
         found = {}
-        failure: KafkaError | None = None
+        failure: KafkaError | BrokerConnectionError | None = None
         for node_id, places in by_leader(self.cluster, before).items():
             topics = topic_rows((tp[0], {"PartitionIndex": tp[1], "Offset": before[tp]}) for tp in places)
             body: Body = {"Topics": topics, "TimeoutMs": TIMEOUT_MS}
             limit_s = TIMEOUT_MS / 1000 + self.cluster.request_timeout_s
-            response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
-            for (topic, partition), p in partition_rows(response["Topics"]):
-                error = failure_of(p["ErrorCode"], f"partition {topic}-{partition}")
-                if error is None:
-                    found[topic, partition] = p["LowWatermark"]
+            try:
+                response = self.cluster.request(DELETE_RECORDS, body, node_id=node_id, timeout_s=limit_s)
+            except BrokerConnectionError as error:  # the other leaders may respond
                 failure = failure or error
+                continue
+            for (topic, partition), p in partition_rows(response["Topics"]):
+                refused = failure_of(p["ErrorCode"], f"partition {topic}-{partition}")
+                if refused is None:
+                    found[topic, partition] = p["LowWatermark"]
+                failure = failure or refused
         if failure is not None:
             raise failure
         return found

@@ -16,6 +16,10 @@ from kbroker.client.security import ClientSecurity
 T = TypeVar("T")
 
 
+def _one_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="kbroker-client")
+
+
 class CallCancelledError(Exception):
     """Cancellation of the call that runs in the thread, whose result is discarded."""
 
@@ -37,7 +41,7 @@ class ClientThread:
         self._bootstrap = bootstrap
         self._settings = settings
         self._turn = Lock()
-        self._executor: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="kbroker-client")
+        self._executor: ThreadPoolExecutor | None = _one_thread()
         self._cluster: Cluster | None = None  # of the executor's thread
         self._is_cancelled = threading.Event()
         self._sockets_lock = threading.Lock()
@@ -67,7 +71,12 @@ class ClientThread:
             self._turn.release()
             raise RuntimeError("the client is closed")
         self._is_cancelled.clear()
-        job = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            job = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        except RuntimeError:  # no thread can be started; with its first one this executor would still make the call
+            self._executor = _one_thread()
+            self._turn.release()
+            raise
         job.add_done_callback(self._end_turn)
         try:
             return await asyncio.shield(job)

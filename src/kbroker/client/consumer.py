@@ -219,25 +219,15 @@ def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPar
 
 
 class AbortedTransactions:
-    """Tracker of aborted transactions through the batches of one partition, in offset order.
+    """Tracker of aborted transactions through the batches of one fetched partition, in offset order.
 
     Args: ``aborted``: producer id and first offset of each, as a Fetch lists them.
     Source: ``CompletedFetch`` of the Java consumer.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._coming: list[tuple[int, int]] = []  # the next one is last
+        self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # the next one is last
         self._open: set[int] = set()
-        self.add(aborted)
-
-    def add(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Add the aborted transactions of another Fetch."""
-        self._coming = sorted({*self._coming, *aborted}, key=lambda entry: entry[1], reverse=True)
-
-    @property
-    def are_open(self) -> bool:
-        """Return whether a later batch may belong to an aborted transaction."""
-        return bool(self._coming or self._open)
 
     def skips(self, batch: RecordBatch) -> bool:
         """Return whether the records of `batch` are a marker, or belong to an aborted transaction."""

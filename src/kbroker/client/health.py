@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bootstrap = options.bootstrap or os.environ.get("KBROKER_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     try:
         print(wait_for(bootstrap, options.wait, options.timeout))
-    except (BrokerConnectionError, ValueError) as error:
+    except (BrokerConnectionError, ValueError, OverflowError) as error:
         print(f"unhealthy: {error}", file=sys.stderr)
         return 1
     return 0

@@ -175,7 +175,12 @@ def parse_offsets(lines: Iterable[str], group_ids: Sequence[str]) -> dict[str, O
     Raises: ValueError with the number of the line.
     """
     found: dict[str, Offsets] = {}
-    for number, cells in enumerate(csv.reader(lines), 1):
+    reader = csv.reader(lines)
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
+    for number, cells in enumerate(rows, 1):
         row = [cell.strip() for cell in cells]
         if not any(row):
             continue

@@ -127,13 +127,16 @@ def _values(log: Any, count: int) -> Iterator[bytes]:
 
 
 def _last_lines(folder: Path) -> list[bytes]:
-    names = sorted((path for path in folder.iterdir() if is_file_name(path.name, JSON_SUFFIX)), reverse=True)
-    if not names:
+    try:
+        names = sorted((path for path in folder.iterdir() if is_file_name(path.name, JSON_SUFFIX)), reverse=True)
+        if not names:
+            return []
+        with names[0].open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).split(b"\n")
+    except FileNotFoundError:  # a deleted folder or file is created again with the next records
         return []
-    with names[0].open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - TAIL_BYTES))
-        lines = file.read(TAIL_BYTES).split(b"\n")
     return lines[1:-1] if size > TAIL_BYTES else lines[:-1]  # the first may be cut, the last is unfinished
 
 

@@ -138,7 +138,13 @@ def _jsonable(value: Any) -> Any:
         return float_value(value)
     if value is None or isinstance(value, bool | int | str):
         return value
-    return str(value.to_unix_ns() / 1e9) if hasattr(value, "to_unix_ns") else str(value)
+    return _seconds(value.to_unix_nano()) if hasattr(value, "to_unix_nano") else str(value)
+
+
+def _seconds(ns: int) -> str:
+    """Return nanoseconds as seconds with all digits."""
+    seconds, fraction = divmod(abs(ns), 1_000_000_000)
+    return f"{'-' if ns < 0 else ''}{seconds}.{fraction:09d}"
 
 
 def _key(key: Any) -> str:

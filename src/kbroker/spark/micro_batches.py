@@ -111,13 +111,18 @@ class _Client:
         notes.put(spark, _OFFERED, _NONE)
         self._taken(number=_NONE)
         self._threads = [new_thread("batch-heartbeat", self._live), new_thread("batch-taker", self._take)]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:  # the system has no more threads
+            self.close()
+            raise
 
     def close(self) -> None:
         self._closed.set()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self._notes.drop(self._spark, _BEAT, _OFFERED, _TAKEN)
 
     def _beat(self, number: int) -> None:
@@ -130,7 +135,8 @@ class _Client:
         number = 0
         while not self._closed.wait(BEAT_SECONDS):
             number += 1
-            self._beat(number)
+            with suppress(Exception):  # of a call to the server; it waits for the next one
+                self._beat(number)
 
     def _take(self) -> None:
         taken = _NONE

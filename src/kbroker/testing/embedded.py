@@ -271,18 +271,22 @@ class EmbeddedBroker(Broker):
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot, also of another broker; later changes are lost, faults stay.
 
-        Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError.
+        Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError, and the
+            broker keeps its state if the snapshot cannot be copied.
         """
         data = self._data_folder()
         if not snapshot.folder.is_dir():
             raise FileNotFoundError(f"{snapshot!r} was discarded")
-        with self._paused():
-            for path in data.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name not in NOT_COPIED:
-                    path.unlink()
-            shutil.copytree(snapshot.folder, data, dirs_exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="kbroker-restore-", dir=data.parent) as name:
+            shutil.copytree(snapshot.folder, name, dirs_exist_ok=True)
+            with self._paused():
+                for path in data.iterdir():
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    elif path.name not in NOT_COPIED:
+                        path.unlink()
+                for path in Path(name).iterdir():
+                    shutil.move(path, data)
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

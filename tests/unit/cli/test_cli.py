@@ -295,6 +295,17 @@ def test_lines_are_cut_at_their_ends_only() -> None:
     assert list(_lines(pieces)) == [b" a ", None, b"bc", b"", None, None, None, b"\xffd"]  # type: ignore[arg-type]
 
 
+def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is that of a response: no longer record could be read again."""
+    from kbroker.cli import produce
+
+    monkeypatch.setattr("kbroker.cli.produce.MAX_FRAME_BYTES", 5)
+    lines = produce._lines(Input(b"ab\ncde", b"fg", b"h", b"i"))  # type: ignore[arg-type]
+    assert [next(lines), next(lines), next(lines)] == [b"ab", None, None]
+    with pytest.raises(click.ClickException, match="expected lines of at most 5 bytes"):
+        next(lines)
+
+
 # ---- serve
 
 

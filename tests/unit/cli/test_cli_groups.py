@@ -302,12 +302,25 @@ def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> 
     assert broker.committed == {"g": {("t", 0): 50}, "h": {("t", 1): 60}}
 
 
+def test_export_of_a_group_whose_name_has_commas(broker: GroupBroker, tmp_path: Path) -> None:
+    """Names of groups are any text; those that CSV needs quoted are quoted."""
+    names = ["g", 'a,"b']
+    broker.committed[names[1]] = {("t", 1): 60}
+    file = tmp_path / "plan.csv"
+    file.write_text(printed(broker, "groups", "reset", *names, "--all-topics", "--to-current", "--export"))
+    assert file.read_text() == 'g,t,0,50\n"a,""b",t,1,60\n'
+    assert reset(broker, "--from-file", str(file), group=names[1]) == {1: 60}
+
+
 @pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "g,t,0,1,2", "t,0,", '"t'])
 def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
     """An invalid row is an error with file and line, and no request is sent."""
     file = tmp_path / "plan.csv"
     file.write_text(f"t,0,1\n{text}\n")
     with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: expected topic,partition,offset or group"):
+        read_plan(str(file), ("g",))
+    file.write_text(f"t,0,1\nt,0,{'1' * 200_000}\n")
+    with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: field larger than field limit"):
         read_plan(str(file), ("g",))
     file.write_text("other,t,0,1\n")
     with pytest.raises(click.BadParameter, match="expected rows of group 'g', found none"):

@@ -93,6 +93,7 @@ def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
     [
         ("users add alice", "expected --password-file FILE, or a terminal on which to type the password"),
         ("produce t --encode avro", "expected --registry URL or the variable KBROKER_REGISTRY"),
+        ("acls remove --topic t --json", "expected --yes beside --json"),
     ],
 )
 def test_a_missing_option_is_named(words: str, message: str) -> None:

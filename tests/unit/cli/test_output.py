@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cli.output import is_output_closed, print_done
+from kbroker.cli.output import is_output_closed, print_deleted, print_done
+from kbroker.common.errors import Errors, KafkaError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
 
@@ -41,3 +42,18 @@ def test_the_result_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "made a\\u001b[2J\\u000ab\\udcff\nhmac x\n"
     print_done({"name": name}, True, "not printed")
     assert json.loads(capsys.readouterr().out) == {"name": name}
+
+
+@pytest.mark.parametrize("deleted", [0, 2])
+def test_what_was_deleted_before_a_failure(capsys: pytest.CaptureFixture[str], deleted: int) -> None:
+    """In JSON too, the changes that were made are printed when the next one fails."""
+    names = ["a", "b", "c"]
+
+    def delete(name: str) -> None:
+        if names.index(name) == deleted:
+            raise KafkaError(Errors.GROUP_AUTHORIZATION_FAILED)
+
+    with pytest.raises(KafkaError):
+        print_deleted("group", names, delete, None, as_json=True)
+    rows = [{"group": name, "deleted": True} for name in names[:deleted]]
+    assert capsys.readouterr().out == (json.dumps(rows, indent=2) + "\n" if rows else "")

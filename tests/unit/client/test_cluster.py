@@ -1,11 +1,12 @@
 """Routing, metadata, retries and administrative requests."""
 
 import socket
+from typing import Any
 
 import pytest
 
 import kbroker
-from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.admin import DELETE_RECORDS, Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
@@ -180,3 +181,22 @@ def test_a_node_with_a_new_folder_is_described_once(broker: FakeBroker, cluster:
     described = describe_quorum(cluster)
     assert described is not None
     assert described.observers == (QuorumReplica(2, 99, 1), QuorumReplica(3, 90, 10))
+
+
+def test_records_are_deleted_although_another_leader_is_gone(broker: FakeBroker, cluster: Cluster) -> None:
+    """A leader that does not respond is reported after the others have deleted their records."""
+    alive = broker.metadata
+
+    def metadata(version: int, body: dict[str, Any]) -> dict[str, Any]:
+        found = alive(version, body)
+        found["Brokers"].append({"NodeId": 8, "Host": "127.0.0.1", "Port": 1})
+        found["Topics"][0]["Partitions"][0]["LeaderId"] = 8
+        return found
+
+    broker.handlers[METADATA] = metadata
+    rows = [{"PartitionIndex": 1, "LowWatermark": 3, "ErrorCode": 0}]
+    broker.handlers[DELETE_RECORDS] = lambda version, body: {"Topics": [{"Name": "t", "Partitions": rows}]}
+    with pytest.raises(BrokerConnectionError, match=r"127\.0\.0\.1:1: "):
+        Admin(cluster).delete_records({("t", 0): 3, ("t", 1): 3})
+    ((_, sent),) = broker.asked(DELETE_RECORDS)
+    assert sent["Topics"] == [{"Name": "t", "Partitions": [{"PartitionIndex": 1, "Offset": 3}]}]

@@ -17,6 +17,13 @@ def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"{broker.bootstrap} serves {len(broker.ranges)} APIs\n"
 
 
+@pytest.mark.parametrize("seconds", ["-1", "nan", "1e30"])
+def test_a_time_that_no_clock_measures(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is one line and the exit status 1, as every failure."""
+    assert health.main(["127.0.0.1:1", "--timeout", seconds]) == 1
+    assert capsys.readouterr().err.startswith("unhealthy: ")
+
+
 def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is retried until the time-out, and is then raised as the error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -28,6 +28,7 @@ from kbroker.client.quotas import (
 from tests.support.broker import wait_for
 from tests.support.fake_broker import Body
 from tests.support.quota_broker import ALTER, DESCRIBE, QuotaBroker
+from tests.support.thread_starts import allow_threads
 
 ALICE = QuotaEntity.of({"user": "alice"})
 ANYBODY = QuotaEntity.of({"user": None})
@@ -227,6 +228,22 @@ def test_the_same_verbs_awaited(broker: QuotaBroker) -> None:
     assert len(broker.sockets) == 1
     wait_for("the connection is closed", lambda: open_sockets(broker) == 0)
     wait_for("the thread ends", lambda: threads() == [])
+
+
+def test_a_call_without_a_thread_is_refused(broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call fails and is not made later, and the next one works, which gets a thread."""
+
+    async def use() -> None:
+        quotas = AsyncQuotaClient(broker.bootstrap)
+        with monkeypatch.context() as patch:
+            allow_threads(patch, 0)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await quotas.alter({ALICE: {RATE: 1.0}})
+        assert await asyncio.wait_for(quotas.of(ALICE), 10) == {RATE: 1024.0}
+        await quotas.close()
+
+    asyncio.run(use())
+    assert broker.asked(ALTER) == []
 
 
 def test_a_cancelled_call_ends_at_once_and_the_next_one_works(broker: QuotaBroker) -> None:

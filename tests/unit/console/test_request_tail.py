@@ -42,6 +42,7 @@ def test_the_largest_time_is_shown() -> None:
 def test_the_last_lines_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest file counts, without its first line if it is cut and its last if it is unfinished."""
     assert _last_lines(tmp_path) == []
+    assert _last_lines(tmp_path / "deleted") == []
     (tmp_path / "other.jsonl").write_text("x\n")
     (tmp_path / "requests-20260101T000000Z-000001.jsonl").write_text("old\n")
     newest = tmp_path / "requests-20260102T000000Z-000001.jsonl"

@@ -70,6 +70,7 @@ def shown(part: Decoded | None) -> tuple[str, str]:
         ("Grüße\n".encode(), ("text", "Grüße\n")),
         (b"", ("text", "")),
         (msgpack.packb({"a": 1}), ("msgpack", '{"a": 1}')),
+        (msgpack.packb([msgpack.Timestamp(-2, 1)]), ("msgpack", '["-1.999999999"]')),
         (b"\0\0\0\x07", ("hex", "00000007")),
         (b"a\x1bb", ("hex", "611b62")),
     ],

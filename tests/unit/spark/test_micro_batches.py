@@ -11,6 +11,7 @@ import pytest
 from kbroker.spark import micro_batches
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.micro_batches import MicroBatches
+from tests.support.thread_starts import allow_threads
 
 
 class AnalysisException(Exception):
@@ -169,3 +170,36 @@ def test_without_connect_spark_calls_the_function_itself() -> None:
         pass
 
     assert MicroBatches(object(), write).start(writer).run is write  # type: ignore[arg-type]
+
+
+def test_a_client_without_its_second_thread_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with too many threads keeps no heartbeat, and no note on the server."""
+    server = FakeServer()
+    with monkeypatch.context() as patch:
+        started = allow_threads(patch, 1)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            MicroBatches(server.client, lambda batch, number: None).start(FakeWriter())  # type: ignore[arg-type]
+    assert [thread.is_alive() for thread in started] == [False]
+    assert server.views == {}
+
+
+def test_a_heartbeat_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failed call to the server does not let a long batch end in a client that seems to be silent."""
+    monkeypatch.setattr(micro_batches, "BEAT_SECONDS", 0.001)
+    has_beaten = threading.Event()
+
+    class Failing(FakeSession):
+        def createDataFrame(self, rows: list[tuple[str]], schema: str) -> FakeFrame:
+            if rows == [("1",)]:
+                raise OSError("the channel is closed")
+            if rows == [("2",)]:
+                has_beaten.set()
+            return super().createDataFrame(rows, schema)
+
+    Failing.__module__ = FakeSession.__module__
+    server = FakeServer()
+    server.client = Failing(server)
+    batches = MicroBatches(server.client, lambda batch, number: None)  # type: ignore[arg-type]
+    batches.start(FakeWriter())
+    assert has_beaten.wait(5)
+    batches.close()

@@ -81,12 +81,11 @@ class RangeReader:
 
     def _segments(self) -> Iterator[memoryview]:
         """Yield whole responses, or the record batches of them that belong to no aborted transaction, in order."""
-        aborted = AbortedTransactions(())
         for part in self._parts():
-            if not part.aborted and not aborted.are_open:
+            if not part.aborted:
                 yield part.data
                 continue
-            aborted.add(part.aborted)
+            aborted = AbortedTransactions(part.aborted)  # all of this part's: a marker before it may be deleted
             for batch in iter_batches(part.data, allow_truncated=True):
                 if not aborted.skips(batch):
                     yield batch.raw

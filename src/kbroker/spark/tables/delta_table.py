@@ -425,6 +425,8 @@ class Table:
         """Return the streams into the table by id."""
         found = {}
         for path, _ in self.place.listed(STREAMS):
+            if not path.endswith(".json"):  # a write that did not end
+                continue
             known = json.loads(self.place.read(path))
             known["paths"] = tuple(known["paths"])
             found[Path(path).stem] = Stream(**known)

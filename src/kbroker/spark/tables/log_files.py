@@ -129,7 +129,7 @@ class Files:
             if last <= first:
                 continue
             if key not in files:
-                raise PipelineError(f"a log file ({key}) was deleted with records in it that were not read to the end")
+                raise _deleted(key)
             file = files[key]
             if file.suffix == _ARROW:
                 pieces.append(Piece(file.path, first, last, file.options))
@@ -233,6 +233,10 @@ def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
     return number, taken
 
 
+def _deleted(key: str) -> PipelineError:
+    return PipelineError(f"a log file ({key}) was deleted with records in it that were not read to the end")
+
+
 def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
     return PipelineError(
         f"{file.path} has {has} and was read up to {read}: it was cut short, or another file has its name now. Give a "
@@ -288,6 +292,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         budget = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         ends = self._files.ends(start, budget)
         if self._last is not None:
+            for key, end in self._last.items():
+                if key not in ends and start.get(key, 0) < end and _is_path(key):
+                    raise _deleted(key)
             ends = {key: min(end, max(self._last.get(key, 0), start.get(key, 0))) for key, end in ends.items()}
         # an offset of zeroes only is left out: a stream must not see progress without data
         ends = {key: end for key, end in ends.items() if end}

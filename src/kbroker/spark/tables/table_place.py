@@ -176,10 +176,14 @@ class TablePlace:
             return bytes(file.read())
 
     def write(self, path: str, content: bytes) -> None:
-        """Write or replace a small file; a local one is flushed to the disk."""
-        with self.output(path) as file:
+        """Write or replace a small file as a whole; a local one is flushed to the disk."""
+        new = f"{path}.new" if self.is_local else path
+        with self.output(new) as file:
             write_bytes(file, content)
-        self.sync(path)
+        self.sync(new)
+        if self.is_local:
+            os.replace(self.file(new), self.file(path))
+            self.sync(path)
 
     def delete(self, path: str) -> None:
         """Delete an existing file."""
