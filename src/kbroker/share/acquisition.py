@@ -199,6 +199,8 @@ class _Acquisition:
         """Acquire records that were not in flight, to the end of the batch that exceeds the maximum."""
         window, limits = self.window, self.limits
         first = max(first, window.end_offset if window.is_empty else window.start_offset)
+        if first > last:
+            return  # a gap before the start of the log
         limit = last
         if maximum < last - first + 1:
             last = self.fetched.end_of_batch(first + maximum - 1)

@@ -228,7 +228,7 @@ class SharePartitionManager:
     def _release(self, session: ShareSession) -> None:
         """Make the records available that the member of an ended session has acquired."""
         group_id, member_id = session.key
-        for topic_id, index, topic in session.partitions.values():
+        for topic_id, index, topic in list(session.partitions.values()):  # a fetch that ends now changes their order
             key = SharePartitionKey(group_id, topic_id, topic or "", index)
             with self.lock:
                 share = self._partitions.get(key)

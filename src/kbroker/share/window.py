@@ -106,7 +106,12 @@ class InFlightWindow:
         if self.gap_end == self.end_offset and offset <= self.gap_end:
             self.gap_start = offset
         else:
-            self.gap_start = self.gap_end = NO_OFFSET
+            self._end_gaps()
+
+    def _end_gaps(self) -> None:
+        """Forget the gaps: offsets before the first batch have no records, as after a compaction."""
+        self.gap_start = self.gap_end = NO_OFFSET
+        self.start_offset = max([self.start_offset, *self._firsts[:1]])
 
     def count_from_start(self, first: int, last: int) -> int:
         """Return the number of offsets of a range that are at or after the start offset."""
@@ -133,7 +138,7 @@ class InFlightWindow:
                     return run.first_offset
         self.is_next_unknown = False
         if gaps:  # no record after the acquired ones is available: the gaps no longer bound the start offset
-            self.gap_start = self.gap_end = NO_OFFSET
+            self._end_gaps()
             self.move_start()
         return self.end_offset if self.is_empty else self.end_offset + 1
 
@@ -161,11 +166,10 @@ class InFlightWindow:
 
     def archive_stale(self, fetch_offset: int, base_offset: int) -> None:
         """Archive available records before the first fetched batch: they were compacted or deleted."""
-        if (
-            self.batches
-            and fetch_offset < base_offset
-            and self.archive(fetch_offset, base_offset - 1, RecordState.AVAILABLE, is_counted=True)
-        ):
+        if not self.batches or fetch_offset >= base_offset:
+            return
+        self.acquired_to(max(self.gap_start, base_offset))  # the gaps have no records there
+        if self.archive(fetch_offset, base_offset - 1, RecordState.AVAILABLE, is_counted=True):
             self.is_next_unknown = True
             self.move_start()
 

@@ -353,6 +353,38 @@ def test_state_is_recovered_and_its_gaps_are_acquired() -> None:
     assert again.partition.window.start_offset == 40
 
 
+def test_a_gap_before_the_start_of_the_log() -> None:
+    """Its records, which are deleted, are not acquired: a range without offsets would stop the start offset forever."""
+    bench = ShareBench((0, 20))
+    bench.fetch("a")
+    bench.ack("a", 0, 4, RELEASE)
+    bench.ack("a", 10, 20, RELEASE)
+    again = ShareBench(*bench.batches, persister=bench.persister)
+    assert again.fetch("x", 5, mode=LIMIT) == [(0, 4, 2)]
+    again.partition.move_log_start(12)
+    assert again.fetch("y") == [(12, 20, 2)]
+    assert again.leave("x") is Errors.NONE
+    assert again.ack("y", 12, 20, ACCEPT) is Errors.NONE
+    assert (again.partition.window.start_offset, again.partition.window.batches) == (21, [])
+
+
+@pytest.mark.parametrize("type_", [RELEASE, ACCEPT])
+def test_a_gap_without_records(type_: int) -> None:
+    """Compaction has removed them: the start offset passes the gap, which would fill the window forever."""
+    bench = ShareBench((0, 4), (10, 14), (15, 19))
+    bench.fetch("a", 5)
+    bench.fetch("b", 5)
+    assert (bench.ack("a", 0, 4, RELEASE), bench.ack("b", 10, 14, type_)) == (Errors.NONE, Errors.NONE)
+    again = ShareBench(*bench.batches, persister=bench.persister)
+    again.configs.max_record_locks = 10
+    assert again.fetch("x", 5, mode=LIMIT) == [(0, 4, 2)]
+    assert again.ack("x", 0, 4, ACCEPT) is Errors.NONE
+    for _ in range(3):
+        for first, last, _ in again.fetch("x"):
+            assert again.ack("x", first, last, ACCEPT) is Errors.NONE
+    assert (again.partition.window.start_offset, again.partition.window.batches) == (20, [])
+
+
 def test_a_state_that_cannot_be_read_fails_the_partition() -> None:
     persister = MemoryPersister()
     persister.error = Errors.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,10 +1,13 @@
-"""Threads of the share partitions."""
+"""Threads of the share partitions, and the release of records of a member."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from kbroker._core.timer.key_signal import KeySignal
+from kbroker.share.sessions import SharedPartition
+from kbroker.share.share_partition import SharePartitionKey
 from kbroker.share.share_partition_service import SharePartitionService
 from tests.support.server import make_bench
 from tests.support.thread_starts import allow_threads
@@ -38,3 +41,24 @@ def test_a_start_without_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) ->
     assert (service._topics.on_deleted, service._topics.on_elected) == ([], [])
     signal.watch(1, 1)
     assert signal.watched == 1
+
+
+def test_records_of_a_member_are_released_while_a_fetch_of_it_ends() -> None:
+    """The fetch changes the order of the partitions of the session that has ended."""
+    manager = make_service(KeySignal()).manager
+    first, second = (SharedPartition(UUID(int=1), index, "t") for index in range(2))
+    session = manager.sessions.open("g", "m", [first, second], "c")
+    released: list[int] = []
+
+    class Share:
+        def __init__(self, one: SharedPartition) -> None:
+            self.one = one
+
+        def release_member(self, member_id: str, done: object) -> None:
+            released.append(self.one.partition)
+            manager.sessions.must_respond(session, self.one.place, has_records=True, is_error=False)
+
+    shares: Any = {SharePartitionKey("g", one.topic_id, "t", one.partition): Share(one) for one in (first, second)}
+    manager._partitions = shares
+    manager.release_member("g", "m")
+    assert released == [0, 1]
