@@ -166,7 +166,9 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
                 else:
                     text = "There is no offset information to delete."
                     results[name] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, text)
-            changed = state._replace(initialized=initialized, deleting=deleting)
+            # an alteration that runs must not note partitions whose state is deleted
+            initializing = {topic_id: one for topic_id, one in state.initializing.items() if topic_id not in begun}
+            changed = StatePartitions(initializing, initialized, deleting)
             written = self.write(group, [records.state_partitions_record(group_id, changed)])
         written.await_disk()  # a group that does not know of the deletion would wait for the state forever
         errors = self._delete(group_id, {topic_id: indexes for topic_id, (_, indexes) in begun.items()})
@@ -250,15 +252,13 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     ) -> Written:
         state = group.state_partitions or StatePartitions()
         initializing: dict[UUID, TopicPartitions] = {}
-        for topic_id, one in state.initializing.items():
-            left = one.partitions - frozenset(begun.get(topic_id, ()))
-            if left:
-                initializing[topic_id] = one._replace(partitions=left)
+        added: dict[UUID, TopicPartitions] = {}
         now_ms = self._clock.wall_ms()
-        added = {
-            topic_id: TopicPartitions(self._name(topic_id), frozenset(indexes), now_ms)
-            for topic_id, indexes in done.items()
-        }
+        for topic_id, one in state.initializing.items():  # without those that were deleted meanwhile
+            if left := one.partitions.difference(begun.get(topic_id, ())):
+                initializing[topic_id] = one._replace(partitions=left)
+            if new := one.partitions.intersection(done.get(topic_id, ())):
+                added[topic_id] = TopicPartitions(self._name(topic_id), new, now_ms)
         changed = state._replace(initializing=initializing, initialized=combined(state.initialized, added))
         return self.write(group, [records.state_partitions_record(group.group_id, changed)])
 

@@ -275,6 +275,26 @@ def test_records_of_share_partitions_are_on_disk(monkeypatch: pytest.MonkeyPatch
     assert unflushed == [0, 0]
 
 
+def test_offsets_that_are_deleted_while_they_are_altered(
+    bench: ShareGroupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group does not note share partitions without a state, which its members could never read."""
+    bench.groups.alter_offsets("g", {"t": {0: 5}})
+    assert bench.share is not None
+    initialize = bench.share.initialize
+
+    def initialize_and_delete(key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        initialize(key, state_epoch, start_offset)
+        assert bench.groups.delete_offsets("g", ["t"]) == {"t": bench.image.id("t")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.share, "initialize", initialize_and_delete)
+        assert bench.groups.alter_offsets("g", {"t": {0: 7}}) == {("t", 0): None}
+    assert bench.partitions() == ({}, {}, [])
+    bench.settled("a")
+    assert bench.partitions() == ({}, ALL, [])
+
+
 def test_deleted_offsets() -> None:
     bench = ShareGroupBench(FakeImage(t=2, u=1))
     bench.settled("a")
