@@ -476,15 +476,18 @@ cdef class SensorRegistry:
         return self._metrics.get(name)
 
     def adopt(self, sensor) -> None:
-        """Register a sensor created elsewhere, with its metrics, in the place of one of its name.
+        """Register a sensor created elsewhere, with its metrics, in the place of a removed one of its name.
 
-        Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
+        Raises: ValueError if another sensor has its name or one of the metric names, or the sensor belongs to another
+        registry.
         """
         with self._lock:
             stale = self._sensors.get(sensor.name)
             if stale is sensor:
                 return
             if stale is not None:
+                if not stale.is_removed:
+                    raise ValueError(f"a sensor named {sensor.name!r} exists already")
                 self._remove(stale)
             names = list(sensor.metrics)
             for name in names:

@@ -163,9 +163,10 @@ class Metrics:
         self._sources.append(refresh)
 
     def adopt(self, sensor: Sensor) -> None:
-        """Register a sensor made elsewhere, with its metrics; it replaces a sensor of the same name.
+        """Register a sensor made elsewhere, with its metrics; it replaces a removed sensor of the same name.
 
-        Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
+        Raises: ValueError if another sensor has its name or one of the metric names, or the sensor belongs to another
+        registry.
         """
         self._registry.adopt(sensor)
 

@@ -435,6 +435,8 @@ cdef class ClientQuotaManagers:
         if not removes and not limit > 0:
             raise ValueError(f"a quota must be above 0, got {value}")
         kind = KEYS.index(enforced_key(key))
+        if kind == KIND_MUTATION:
+            limit = min(limit, NO_LIMIT)    # the tokens of an infinite rate would be NaN, with a later quota too
         manager = manager_at(quotas, KINDS + kind if is_shadow_key(key) else kind)
         with nogil:
             done = update_quota(quotas, manager, user_part, client_part, user_text, client_text, limit, removes)

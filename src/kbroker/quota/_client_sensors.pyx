@@ -309,6 +309,7 @@ cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client
         found = find(manager, h, match.user, match.client_id)
         if found != NULL and sensor_is_removed(found.quota):
             take_out(manager, found)
+            mark_removed(found)
             sensors_release(found)
             found = NULL
         if found == NULL:

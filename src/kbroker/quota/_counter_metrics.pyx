@@ -76,7 +76,7 @@ cdef class CounterMetrics:
         return names
 
     cdef object register(self, QuotaManager *manager, ClientSensors *sensors):
-        """Register the two sensors of a counter; return the first's handle, None if removed or its name is taken."""
+        """Register the two sensors of a counter; return the first's handle, None if removed."""
         cdef StatConfig config
         cdef Sensor quota, throttle
         cdef int kind = manager.kind
@@ -100,8 +100,8 @@ cdef class CounterMetrics:
                 return None
             try:
                 self.registry.adopt(handle)
-            except ValueError:      # two client ids that are not UTF-8 may have the same text
-                return None
+            except ValueError:      # client ids that are not UTF-8 may have the same text: the first one is shown
+                return quota
             if handle.is_removed:   # removed meanwhile
                 self.registry.discard(handle)
                 return None

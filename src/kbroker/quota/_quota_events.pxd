@@ -108,5 +108,5 @@ cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil
 cdef void publish_verdicts(VerdictRing *ring, VerdictRing *shadows, Request *request) noexcept nogil
 # Publish a verdict without a request: of an address, or of all of them (NULL).
 cdef void publish_connection(VerdictRing *ring, const VerdictEvent *verdict, const char *address) noexcept nogil
-# Return (totals by type, verdicts as tuples, oldest first); ``takes`` empties the ring.
+# Return the verdicts as tuples, oldest first; ``takes`` empties the ring.
 cdef list verdict_rows(VerdictRing *ring, bint takes)

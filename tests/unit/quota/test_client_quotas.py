@@ -437,3 +437,11 @@ def test_infinite_limits_throttle_no_client(bench: Bench) -> None:
     """An infinite percentage is a limit that is never reached."""
     bench.update("u", None, REQUEST, float("inf"))
     assert bench.request.record_and_get_throttle("u", "c", 1e300) == 0
+
+
+def test_an_infinite_rate_of_mutations_can_be_lowered(bench: Bench) -> None:
+    """Its bucket is not left without a number of tokens, which no quota would throttle."""
+    bench.update("u", None, MUTATION, float("inf"))
+    assert [bench.mutation.record_and_get_throttle("u", "c", 1e9) for _ in range(2)] == [0, 0]
+    bench.update("u", None, MUTATION, 1)
+    assert [bench.mutation.record_and_get_throttle("u", "c", 13) for _ in range(2)] == [0, 2000]

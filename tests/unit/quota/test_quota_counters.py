@@ -167,6 +167,19 @@ def test_a_handle_of_a_counter_that_was_not_published() -> None:
     assert bench.known == {"b"}
 
 
+def test_client_ids_with_the_same_text_have_a_counter_each() -> None:
+    """Neither counter of two names that are not UTF-8 is reset; metrics show the first one."""
+    bench = Bench(10)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    assert bench.record("\udcff", 12_000) == 2000
+    assert bench.known == {"\ufffd"}
+    assert bench.record("\udcfe", 11_000) == 1000
+    assert bench.known == {"\ufffd"}
+    sensor = bench.produce.sensor("u", "\udcfe")
+    assert [metric.measure() for metric in sensor.metrics.values()] == [1100]
+    assert (bench.record("\udcff", 0), bench.record("\udcfe", 0)) == (2000, 1000)
+
+
 @pytest.mark.parametrize("value", [0, -1])
 def test_there_is_room_for_one_at_least(value: int) -> None:
     """A maximum of 0 is refused, because without counters no quota applies."""
