@@ -80,7 +80,10 @@ class MetadataLoader:
         return 0 if self.applied_time_ms < 0 else max(0, now_ms - self.applied_time_ms)
 
     def start(self) -> None:
-        """Load the latest usable snapshot of the log, then start the thread."""
+        """Load the latest usable snapshot of the log, then start the thread.
+
+        Raises: OSError for want of descriptors or memory: the snapshot is not damaged.
+        """
         for snapshot in reversed(self._log.snapshots()):
             try:
                 image = self._image_of(snapshot)
@@ -91,6 +94,8 @@ class MetadataLoader:
                 if isinstance(error, UnknownRecordError):
                     self._fail(error)
                     return
+                if isinstance(error, OSError) and not LogDir.ends_with(error):
+                    raise
                 self._log.remove_snapshot(snapshot, reason_of(error))
                 self._replay.begin(EMPTY_IMAGE)
         self._thread.start()

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.log import checkpoints
 from kbroker.log.folder_scan import StartReport, TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.log.tools.verify import verify
@@ -87,3 +88,25 @@ def test_a_gap_is_found_without_other_damage(tmp_path: Path) -> None:
     for _ in range(2):
         (found,) = verify(tmp_path)
         assert (found.problem, found.offset, found.repair) == ("offsets 1 to 1 are missing", 1, "")
+
+
+def test_cut_bytes_are_on_disk_before_the_segment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut after a repair does not take the only copy of the damaged bytes."""
+    manager, _ = start(tmp_path)
+    for _ in range(2):
+        append(manager, NOW_MS)
+    kill(manager)
+    (segment,) = (tmp_path / "orders-0").glob("*.log")
+    flip(segment, 70)
+    synced: list[tuple[int, bool]] = []
+    sync = checkpoints.sync_descriptor
+
+    def noted(fd: int) -> None:
+        copies = [path.stat().st_ino for path in segment.parent.glob("*.damaged")]
+        synced.append((os.fstat(fd).st_size, os.fstat(fd).st_ino in copies))
+        sync(fd)
+
+    monkeypatch.setattr(checkpoints, "sync_descriptor", noted)
+    size_bytes = segment.stat().st_size // 2
+    verify(tmp_path, repair=True)
+    assert synced[:2] == [(size_bytes, True), (size_bytes, False)]

@@ -1,6 +1,7 @@
 """Background tasks run by name at times of the clock, and a failed task does not stop the others."""
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.log import scheduler as scheduler_module
 from kbroker.log.scheduler import Scheduler
 from tests.support.errors import raising
 from tests.support.fixtures import fixture_of
@@ -85,6 +87,25 @@ def test_a_failing_task_is_logged_and_runs_again(
     assert sorted(runs) == ["bad", "bad", "good", "good"]
     assert "bad-task" in caplog.text
     assert "disk on fire" in caplog.text
+
+
+def test_a_failing_task_without_memory_for_its_line(
+    clock: VirtualClock, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task runs again."""
+    runs: list[int] = []
+
+    def fail() -> None:
+        runs.append(clock.now_ms())
+        raise MemoryError
+
+    scheduler.schedule("task", fail, period_ms=50)
+    monkeypatch.setattr(scheduler_module.logger, "exception", raising(MemoryError))
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    for _ in range(2):
+        clock.advance_ms(100)
+        scheduler.run_due()
+    assert len(runs) == 2
 
 
 def test_a_cancelled_task_does_not_run(clock: VirtualClock, scheduler: Scheduler) -> None:

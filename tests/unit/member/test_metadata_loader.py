@@ -16,6 +16,7 @@ from kbroker.metadata.records.batches import build_control
 from kbroker.metadata.records.control_records import SnapshotFooter, SnapshotHeader
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import metadata_images as rows
+from tests.support.errors import raising
 from tests.support.fake_quorum import FakeQuorum
 from tests.support.metadata_images import Row
 from tests.support.raft_follower import RaftFollower
@@ -274,6 +275,20 @@ def store_snapshot(folder: Path, quorum: FakeQuorum, *records: Row) -> Path:
         follower.log.write_snapshot(rows.read(records), image.offset, image.epoch, 1)
         (snapshot,) = follower.log.snapshots()
     return snapshot.path
+
+
+def test_a_shortage_of_descriptors_at_a_start(
+    tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sound snapshot is not removed."""
+    path = store_snapshot(tmp_path, quorum)
+    follower = RaftFollower(tmp_path, quorum)
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_loader, "read_snapshot", raising(OSError(errno.EMFILE, "Too many open files")))
+        with pytest.raises(OSError, match="Too many open files"):
+            follower.loader.start()
+    follower.log.close()
+    assert path.exists()
 
 
 @pytest.mark.parametrize("change", [(), (ABORT,), (END,)])

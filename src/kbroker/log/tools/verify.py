@@ -297,5 +297,7 @@ def _without(segment: Path, findings: list[Finding]) -> Iterator[bytes]:
             yield from gaps.pieces(source, f.position - at)
             with segment.with_name(f"{segment.name}.{f.position}.damaged").open("wb") as aside:
                 aside.writelines(gaps.pieces(source, f.size_bytes))
+                aside.flush()
+                checkpoints.sync_descriptor(aside.fileno())
             at = f.position + f.size_bytes
         yield from gaps.pieces(source)
