@@ -20,13 +20,13 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
-    """Return whether the connection is authenticated, and not by a token: tokens must not create tokens."""
-    if request.is_token_authenticated:
+    """Return whether the connection is authenticated, and not by a token: tokens must not create tokens.
+
+    A browser of the console without a sign-in is not, although its requests have the name of a SASL listener.
+    """
+    if request.is_token_authenticated or request.principal == ANONYMOUS:
         return False
-    for listener in ctx.config.listeners:
-        if listener.name == request.listener:
-            return listener.has_sasl or (listener.has_tls and request.principal != ANONYMOUS)
-    return False
+    return any(one.name == request.listener and (one.has_sasl or one.has_tls) for one in ctx.config.listeners)
 
 
 def before_forwarding(ctx: ApiContext, body: Body, request: RequestContext) -> Forward | Body:

@@ -172,7 +172,7 @@ def _tls(
     _load_keys(context, listener.name, text)
     context.verify_mode = _CLIENT_AUTH[_client_auth(config, listener)]
     if context.verify_mode != ssl.CERT_NONE:
-        _load_trust(context, text)
+        _load_trust(context, partial(config.listener_value, listener.name))
     if listener.has_sasl:
         return TlsServer(context, None, on_failure, on_refusal)
     rules = text("ssl.principal.mapping.rules")
@@ -223,8 +223,12 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
         raise ConfigError(what, shown, _reason(error), "a readable PEM file of key and certificates") from None
 
 
-def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
-    location, given = text("ssl.truststore.location"), text("ssl.truststore.certificates")
+def _load_trust(context: ssl.SSLContext, value: Callable[[str], ConfigValue]) -> None:
+    found = value("ssl.truststore.location"), value("ssl.truststore.certificates")
+    location, given = (str(one or "") for one in found)
+    if "" in found and not (location or given):  # as a variable without a value leaves it
+        allowed = "certificates, or no setting for the authorities of the system"
+        raise ConfigError("ssl.truststore.location", "", "An empty store trusts no client", allowed)
     if location and given:
         reason = "Both a file and the certificates themselves are given"
         raise ConfigError("ssl.truststore.location", location, reason, "one of them")

@@ -178,6 +178,7 @@ def test_who_may_ask(tokens: Tokens, name: str, version: int, body: dict[str, An
     for listener in ("SASL", "BOTH"):
         assert code(listener=listener) in (0, Errors.DELEGATION_TOKEN_NOT_FOUND)
         assert code(listener=listener, is_token_authenticated=True) == NOT_ALLOWED
+        assert code(listener=listener, principal="User:ANONYMOUS") == NOT_ALLOWED  # of the console
     assert code(listener="elsewhere") == NOT_ALLOWED
 
 
