@@ -16,12 +16,14 @@ MAX_USERS = 1000  # a new one ends the sessions of the oldest one
 class RemoteUsers:
     """Logins of signed-in users, and the login of all others.
 
-    Args: ``bootstrap``: `host:port[,host:port...]`; ``security`` of the console itself. Threads: any.
+    Args: ``bootstrap``: `host:port[,host:port...]`; ``security`` of the console itself, whose principal is ``own``.
+    Threads: any.
     """
 
     def __init__(self, bootstrap: str, security: ClientSecurity) -> None:
         self._bootstrap = bootstrap
         self._security = security
+        self.own = "" if security.sasl is None else f"User:{security.sasl.user}"
         self._lock = threading.Lock()
         self._users: dict[str, ClientSecurity] = {}  # by principal, the oldest first
 
@@ -31,9 +33,12 @@ class RemoteUsers:
         return self._security.sasl is not None
 
     def security_of(self, identity: Identity) -> ClientSecurity:
-        """Return the security of connections for an identity."""
+        """Return the security of connections for an identity. Raises: PageError 403 for a user without a session."""
         with self._lock:
-            return self._users.get(identity.principal, self._security)
+            found = self._users.get(identity.principal)
+        if found is None and identity.principal not in ("", self.own):  # another user has taken its place
+            raise PageError(403, "The session has ended: sign in again.")
+        return found or self._security
 
     def sign_in(self, user: str, password: str) -> SignedIn | None:
         """Return the user if the cluster accepts the password, else None.

@@ -66,10 +66,9 @@ class ConsoleServer:
         parts = Parts(
             connections, clock, Memory(clock), None, bootstrap, may_edit, clock.epoch_ms(), Applied(clock), registry
         )
-        user = "" if security.sasl is None else f"User:{security.sasl.user}"
         access = HttpAccess(self.token, clock, self.token is None, "--token")
         self._mounted = MountedPages(
-            ROOT, lambda: Console(parts, access, user, users if users.have_passwords else None)
+            ROOT, lambda: Console(parts, access, users.own, users if users.have_passwords else None)
         )
         self._address = host_port(host, port)
         self._server = HttpServer(

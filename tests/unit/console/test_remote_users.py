@@ -4,9 +4,11 @@ import pytest
 
 from kbroker.client.security import ClientSecurity
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.console import remote_users
 from kbroker.console.connections import Identity
 from kbroker.console.passwords import SignedIn
 from kbroker.console.remote_users import RemoteUsers
+from kbroker.console.requests import PageError
 from tests.support.errors import raising
 
 PROPERTIES = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "own"}
@@ -55,3 +57,16 @@ def test_a_wrong_password_ends_no_session(cluster: Users, monkeypatch: pytest.Mo
     monkeypatch.setattr(ClientSecurity, "open_cluster", raising(refused))
     assert cluster.sign_in("two") is None
     assert first.is_valid()
+
+
+def test_an_ended_session_has_no_other_rights(cluster: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that began before another user took the place of its user does not get the console's own login."""
+    monkeypatch.setattr(remote_users, "MAX_USERS", 1)
+    assert cluster.sign_in("one") is not None
+    assert cluster.users.sign_in("bob", "two") is not None
+    with pytest.raises(PageError, match="session has ended"):
+        cluster.users.security_of(Identity("User:alice", "127.0.0.1"))
+    for principal in ("", "User:own"):
+        security = cluster.users.security_of(Identity(principal, "127.0.0.1"))
+        assert security.sasl is not None
+        assert security.sasl.user == "own"
