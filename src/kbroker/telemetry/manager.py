@@ -50,9 +50,10 @@ class Client(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Accepted push of a client."""
+    """Accepted push of a client. ``sender``: who sent it, possibly another client that knows the instance's id."""
 
     client: ClientInstance
+    sender: Client
     compression: int
     data: bytes
     is_terminating: bool
@@ -156,7 +157,7 @@ class ClientMetricsManager:
                 raise
             finally:
                 instance.is_terminating = is_terminating
-        failed = bool(data) and not self._received(Push(instance, compression, data, is_terminating))
+        failed = bool(data) and not self._received(Push(instance, client, compression, data, is_terminating))
         with self.lock:
             instance.last_error = Errors.INVALID_RECORD if failed else Errors.NONE
             if client_instance_id not in self._instances:  # removed while its metrics were received

@@ -71,9 +71,9 @@ class TelemetryService:
         client = push.client
         self.series.put(client.uuid, points, self._clock.now_ms())
         if self.log is not None:
-            self.log.write(sender_of(client), points, client.requested.interval_ms, push.is_terminating)
+            self.log.write(_sender_of(push), points, client.requested.interval_ms, push.is_terminating)
         if self.forwarder is not None:
-            otlp.add_attributes(message, self._identity(client))
+            otlp.add_attributes(message, self._identity(push))
             self.forwarder.put(message.SerializeToString())
 
     def close(self, timeout_s: float) -> None:
@@ -88,22 +88,27 @@ class TelemetryService:
     def _removed(self, client: ClientInstance) -> None:
         self.series.remove(client.uuid)
 
-    def _identity(self, client: ClientInstance) -> dict[str, str]:
+    def _identity(self, push: Push) -> dict[str, str]:
         """Return the attributes by which the endpoint distinguishes clients, named as in ``match``.
 
         They are cut, as each resource of a push gets them.
         """
-        found = {**client.facts, "principal": client.principal, "kbroker.node.id": str(self._broker)}
+        found = {
+            **push.sender.facts,
+            "client_instance_id": uuid_to_text(push.client.uuid),
+            "principal": push.sender.principal,
+            "kbroker.node.id": str(self._broker),
+        }
         return {name: text[: otlp.MAX_NAME] for name, text in found.items() if text is not None}
 
 
-def sender_of(client: ClientInstance) -> Sender:
-    """Return the client as the log and the console show it."""
-    facts = client.facts
+def _sender_of(push: Push) -> Sender:
+    """Return the client as the log shows it."""
+    facts = push.sender.facts
     return Sender(
-        uuid_to_text(client.uuid),
+        uuid_to_text(push.client.uuid),
         facts.get("client_id"),
-        client.principal,
+        push.sender.principal,
         facts.get("client_source_address"),
         facts.get("client_software_name"),
         facts.get("client_software_version"),

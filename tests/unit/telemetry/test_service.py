@@ -51,12 +51,12 @@ class Rig:
             BrokerConfig(values), self.clock, self.controller, metrics, self.scheduler, ClosedConnections()
         )
 
-    def push(self, data: bytes, codec: int = 0, *, is_last: bool = False) -> Errors:
+    def push(self, data: bytes, codec: int = 0, *, is_last: bool = False, sender: Client = CLIENT) -> Errors:
         """Push as a client after its interval."""
         manager = self.service.manager
         self.clock.advance_ms(300_000)
         granted = manager.get_subscription(SAME, CLIENT)
-        return error_of(manager.push, SAME, granted.subscription_id, is_last, codec, data, CLIENT)
+        return error_of(manager.push, SAME, granted.subscription_id, is_last, codec, data, sender)
 
     def logged(self) -> list[dict[str, object]]:
         return [json.loads(line) for file in sorted(self.folder.iterdir()) for line in file.read_text().splitlines()]
@@ -166,6 +166,11 @@ def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatc
     assert attributes["principal"] == "User:alice"
     assert attributes["client_instance_id"] == "AAAAAAAAAAAAAAAAAAAABw"
     assert found.scope_metrics == message.resource_metrics[0].scope_metrics
+    forger = CLIENT._replace(principal="User:mallory")
+    assert rig.push(message.SerializeToString(), sender=forger) is Errors.NONE
+    (found,) = MetricsData.FromString(sent[1]).resource_metrics
+    assert [one.value.string_value for one in found.resource.attributes if one.key == "principal"] == ["User:mallory"]
+    assert [record["principal"] for record in rig.logged()] == ["User:alice", "User:mallory"]
     rig.service.close(5)
 
 
