@@ -100,6 +100,7 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
     if rc == 0:
         rc = segment_seal(active)
     if rc != 0:
+        segment_remove(fresh, True)             # a batch that fits into the old segment may still be appended to it
         segment_release(fresh)
         segment_list_release(grown)
         return rc

@@ -374,8 +374,9 @@ cdef int32_t clean(Round *round_) noexcept nogil:
     rc = build_map(round_, &end_offset)
     round_.filter.latest = round_.map
     round_.filter.end_offset = end_offset
-    if rc == 0:
-        rc = tracker_load(&round_.filter.transactions, round_.view, round_.view.segments[0].base_offset, end_offset)
+    if rc == 0:                                 # the last segment may continue after the end of the round
+        rc = tracker_load(&round_.filter.transactions, round_.view, round_.view.segments[0].base_offset,
+                          round_.first_uncleanable)
     while rc == 0 and slot < round_.view.count - 1 and round_.view.segments[slot].base_offset < end_offset:
         count = group_size(round_, slot, segment_bytes, index_bytes)
         rc = clean_group(round_, slot, count)

@@ -93,3 +93,17 @@ def test_commit_marker_outlives_its_data(log: PartitionLog) -> None:
     assert only_batch(log).has_delete_horizon
     compact(log, 6, now_ms=NOW_MS + DAY_MS)
     assert [row[0] for row in records(log)] == [2, 3, 4, 5]
+
+
+def test_transaction_after_the_end_of_an_early_round(log: PartitionLog) -> None:
+    """Aborted records after the end of a round, in the segment where it ends, never replace a committed one."""
+    log.append(keyed((b"x", b"1")))
+    for i in range(40):  # the map ends the round at offset 37
+        log.append(keyed((b"%d" % i, b"")))
+    transaction(log, 5, (b"x", b"never"), commit=False)
+    log.roll()
+    end = compact(log, memory_bytes=1024).end_offset
+    assert end < 41
+    assert [row for row in records(log) if row[1] == b"x"] == [(0, b"x", b"1")]
+    compact(log, end)
+    assert [row for row in records(log) if row[1] == b"x"] == [(0, b"x", b"1")]

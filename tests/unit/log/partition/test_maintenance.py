@@ -279,3 +279,18 @@ def test_retention_where_there_is_no_room_for_a_new_segment(tmp_path: Path) -> N
     (tmp_path / "t-0" / f"{3:020}.log").rmdir()
     assert log.apply_retention(NOW_MS + 5000) == 1
     assert log.log_start_offset == 3
+
+
+def test_roll_that_fails_leaves_no_segment(tmp_path: Path) -> None:
+    """A smaller batch is appended to the old segment then, and the log is undamaged when it is opened again."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config={"segment.bytes": 300})
+    assert log.append(batch(b"x" * 100)).error == 0
+    (folder / f"{0:020}.timeindex").mkdir()  # the old segment cannot be sealed
+    assert log.append(batch(b"y" * 100)).error == 56
+    assert log.append(batch(b"z")).base_offset == 1
+    (folder / f"{0:020}.timeindex").rmdir()
+    log.close()
+    log = open_log(folder)
+    assert log.damage is None
+    assert len(read_all(log)) == 2
