@@ -219,7 +219,9 @@ def _connections(broker: EmbeddedBroker) -> None:
     quotas.update_ip_rate("127.0.0.1", 1)
     quotas.update_ip_rate("127.0.0.1", 2, shadow=True)
     held = [Client(broker.bootstrap_servers) for _ in range(12)]
-    wait_until(lambda: quotas.throttled > 0)
+    wait_until(
+        lambda: {one.is_shadow for one in broker.verdicts if one.quota_type == "ConnectionRate"} == {False, True}
+    )
     for one in held:
         one.close()
     quotas.update_ip_rate("127.0.0.1", None)

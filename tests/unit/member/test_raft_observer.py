@@ -347,12 +347,12 @@ def test_a_snapshot_whose_size_changes(tmp_path: Path, quorum: FakeQuorum) -> No
     quorum.take_snapshot()
     with RaftFollower(tmp_path, quorum) as follower:
         while not any(path.stat().st_size for path in follower.log.folder.glob("*.part")):
-            quorum.part_bytes = 9000
+            quorum.part_bytes = 300_000  # more than the buffer of the file
             assert quorum.snapshot is not None
-            quorum.snapshot = (*quorum.snapshot[:2], bytes(90_000))
+            quorum.snapshot = (*quorum.snapshot[:2], bytes(900_000))
             follower.drive(1)
-        quorum.changes[FETCH_SNAPSHOT] = {"Size": 90_001}
-        assert any("expected a part of the 90000 bytes" in error for error in errors_of(follower, 3))
+        quorum.changes[FETCH_SNAPSHOT] = {"Size": 900_001}
+        assert any("expected a part of the 900000 bytes" in error for error in errors_of(follower, 3))
 
 
 def test_a_running_node_that_falls_behind(tmp_path: Path, quorum: FakeQuorum) -> None:
