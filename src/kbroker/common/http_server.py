@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, cast
@@ -27,6 +28,7 @@ logger = get_logger(__name__)
 
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
+MAX_HEADER_BYTES = 1 << 18  # of a request; two headers may have the address of a page. The base class permits 6.5 MB
 SHORT_BYTES = 4096  # of a response that fits the socket's buffer
 _POLL_S = 0.1
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -231,11 +233,15 @@ class _Lines:
 
     def __init__(self, stream: BufferedIOBase) -> None:
         self._stream = stream
+        self._left_bytes = MAX_HEADER_BYTES
         self.last = b""
 
     def readline(self, limit: int) -> bytes:
-        """Read a line of at most ``limit`` bytes."""
+        """Read a line of at most ``limit`` bytes. Raises: HTTPException, answered by 431, beyond the limit."""
         self.last = self._stream.readline(limit)
+        self._left_bytes -= len(self.last)
+        if self._left_bytes < 0:
+            raise HTTPException(f"more than {MAX_HEADER_BYTES} bytes of headers")
         return self.last
 
 
@@ -245,6 +251,12 @@ class HttpHandler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "kbroker"
     sys_version = ""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client; an IPv4 client has its IPv4 address on an IPv6 port too, as on a listener."""
+        host = str(self.client_address[0])
+        return host.removeprefix("::ffff:") if "." in host else host
 
     def parse_request(self) -> bool:
         """Read the headers; return False, also for headers that end with the stream instead of an empty line.

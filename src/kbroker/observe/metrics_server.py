@@ -147,7 +147,7 @@ class _Handler(PageHandler):
             known = (*OPEN_PATHS, *(pages.path for pages in served.mounted), *served.routes.paths)
             self.send_sentence(404, f"there are {', '.join(known[:-1])} and {known[-1]}")
             return
-        refusal = served.access.refusal(str(self.client_address[0]), self.headers)
+        refusal = served.access.refusal(self.peer, self.headers)
         if refusal is not None:
             more = (("WWW-Authenticate", "Bearer"),) if refusal.status == 401 else ()
             if refusal.retry_after_s:

@@ -46,8 +46,8 @@ class PageHandler(HttpHandler):
         headers: dict[str, str] = {}
         for name, value in self.headers.items():
             headers.setdefault(name.lower(), value)
-        address, path = str(self.client_address[0]), unquote(target.path)
-        response = mounted.respond(HttpRequest(self.command, path, target.query, headers, address, body))
+        path = unquote(target.path)
+        response = mounted.respond(HttpRequest(self.command, path, target.query, headers, self.peer, body))
         self.send_page(response.status, response.body, response.content_type, response.headers)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

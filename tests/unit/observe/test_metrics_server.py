@@ -185,6 +185,7 @@ def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
     ("request_line", "status", "sentence"),
     [
         (b"GET /xray?user=" + b"x" * 70_000 + b" HTTP/1.0", 414, HTTPStatus(414).phrase),
+        (b"GET /ready HTTP/1.0" + (b"\r\nX: " + b"x" * 43_700) * 6, 431, "Too many headers"),
         (b"BREW /xray HTTP/1.0", 405, "only GET and HEAD are served here"),
     ],
 )
@@ -223,6 +224,16 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
         go_on.set()
         for scrape in scrapes:
             assert scrape.recv(100).startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.parametrize(
+    ("host", "peer"), [("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), ("::1", "::1"), ("fe80::1%eth0",) * 2]
+)
+def test_the_address_of_a_client(host: str, peer: str) -> None:
+    """ACLs of the console's users have IPv4 addresses, whatever the address of the port."""
+    handler = Echo.__new__(Echo)
+    handler.client_address = (host, 1)
+    assert handler.peer == peer
 
 
 def test_a_want_of_memory_does_not_end_the_port(
