@@ -22,9 +22,10 @@ def test_offline_partitions_of_a_topic() -> None:
         context=SimpleNamespace(topics={"t": view}, node_id=0),
         local=SimpleNamespace(topic_history=SimpleNamespace(rate=lambda name: 1.5)),
     )
-    assert _local_figures(site, "t") == Figures(7, 5, 2, 1.5)
+    assert _local_figures(site, "t", has_sizes=True) == Figures(7, 5, 2, 1.5)
+    assert _local_figures(site, "t", has_sizes=False) == Figures(7, None, 2, 1.5)
     view.hosted = lambda node_id: []
-    assert _local_figures(site, "t") == Figures(offline=1)
+    assert _local_figures(site, "t", has_sizes=True) == Figures(offline=1)
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

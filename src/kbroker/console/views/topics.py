@@ -9,7 +9,7 @@ from kbroker.client.admin import EARLIEST, LATEST, OffsetInfo
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.security.acls import Operation, ResourceType
+from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.denied import instead
 from kbroker.console.line_chart import chart_of
@@ -119,7 +119,8 @@ def _figures(site: Site, found: Sequence[Listed], has_offsets: bool) -> Mapping[
     Args: ``has_offsets``: request the numbers of records too.
     """
     if site.has_broker:
-        return {one.name: _local_figures(site, one.name) for one in found}
+        has_sizes = _sees_sizes(site)
+        return {one.name: _local_figures(site, one.name, has_sizes) for one in found}
     sizes: dict[str, int] = {}
     for (name, _), size_bytes in _sizes(site, [one.name for one in found]).items():
         sizes[name] = sizes.get(name, 0) + size_bytes
@@ -127,7 +128,7 @@ def _figures(site: Site, found: Sequence[Listed], has_offsets: bool) -> Mapping[
     return {one.name: Figures(records.get(one.name), sizes.get(one.name), one.offline) for one in found}
 
 
-def _local_figures(site: Site, name: str) -> Figures:
+def _local_figures(site: Site, name: str, has_sizes: bool) -> Figures:
     view = site.context.topics.get(name)
     if view is None:
         return Figures()
@@ -139,10 +140,15 @@ def _local_figures(site: Site, name: str) -> Figures:
     failed = [log is None and leader == node for log, leader in zip(view.partitions, leaders, strict=False)]
     return Figures(
         sum(log.high_watermark - log.log_start_offset for log in logs),
-        sum(log.size_bytes for log in logs),
+        sum(log.size_bytes for log in logs) if has_sizes else None,
         sum(failed) + sum(leader < 0 for leader in leaders),
         site.local.topic_history.rate(name),
     )
+
+
+def _sees_sizes(site: Site) -> bool:
+    """Return whether the user may see the bytes of partitions by the ACLs of the broker of this process."""
+    return bool(site.allowed(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME]))
 
 
 def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
@@ -202,7 +208,7 @@ def topic(site: Site, query: Query) -> View:
     part = part_of(found.partitions, kept, "topic", PARTITIONS)
     rows = _partition_rows(site, found.name, part.rows)
     if site.has_broker:
-        figures = _local_figures(site, found.name)
+        figures = _local_figures(site, found.name, _sees_sizes(site))
     else:
         figures = _figures(site, [_listed(found)], has_offsets=len(found.partitions) <= MOST_OFFSETS)[found.name]
     points = site.local.topic_history.points(found.name) if site.has_broker else []
@@ -212,7 +218,7 @@ def topic(site: Site, query: Query) -> View:
         "part": part,
         "rows": rows,
         "rate_chart": chart_of((one.time_ms, one.records) for one in points),
-        "size_chart": chart_of((one.time_ms, one.size_bytes) for one in points),
+        "size_chart": None if figures.size_bytes is None else chart_of((one.time_ms, one.size_bytes) for one in points),
         "fields": Fields(),
         "problem": "",
     }
@@ -223,6 +229,7 @@ def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadat
     known = offsets(site, [(name, one.partition) for one in partitions])
     view = site.context.topics.get(name) if site.has_broker else None
     sizes = _sizes(site, [name]) if view is None else {}
+    sees_sizes = view is not None and _sees_sizes(site)
     rows = []
     for one in partitions:
         tp = name, one.partition
@@ -230,7 +237,7 @@ def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadat
         is_offline = view is not None and log is None and one.leader == site.context.node_id
         problem = "its log could not be opened; the broker's log says why" if is_offline else known[tp][2]
         mark = "offline" if is_offline or one.leader < 0 else _mark(log)
-        size_bytes = sizes.get(tp) if log is None else log.size_bytes
+        size_bytes = log.size_bytes if log is not None and sees_sizes else sizes.get(tp)
         rows.append(PartitionRow(one, known[tp][0], known[tp][1], size_bytes, problem, mark))
     return rows
 
