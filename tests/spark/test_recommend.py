@@ -81,7 +81,7 @@ def test_defaults_and_outliers() -> None:
 def test_the_file_is_one_for_apply(tmp_path: Path) -> None:
     """`kbroker quotas apply` reads the file back, with any characters in names, and also an empty file."""
     path = tmp_path / "quotas.yaml"
-    for names in (['a "b" : {c} # d', "naïve\n☃", "null", "~", "123"], []):
+    for names in (['a "b" : {c} # d', "naïve\n☃", "😀", "a\x7fb", "null", "~", "123"], []):
         needs = [need(name, 100.0 + i) for i, name in enumerate(names)]
         found = recommend([*needs, *([need("z", 1)] if names else [])], share=0.02, by="client-id", top=9)
         path.write_text(yaml_text(found), encoding="utf-8")

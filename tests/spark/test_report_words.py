@@ -3,12 +3,15 @@
 import os
 import re
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kbroker.cli import pipeline_whatif
 from kbroker.common.quotas import QuotaEntity
 from kbroker.common.shown_names import LONGEST, client_name, shown_name
 from kbroker.spark.report.data import MEASURES, Client, ReportData
@@ -52,6 +55,7 @@ def test_the_first_paragraph() -> None:
     assert "The largest part of the delay, 40.0 %" in lead(throttles(ANN._replace(share=0.4), FETCH))
     refused = ANN._replace(quota_type="ControllerMutation", verdicts=1, refused=1, delay_ms=0, longest_ms=0, limit=5.0)
     assert lead(throttles(refused)).startswith("1 request or connection was refused: all of user ann")
+    assert "delayed by quotas, 1 min 30 s in all, and 1 was refused. 2 clients" in lead(throttles(ANN, refused))
     unknown = FETCH._replace(quota_type=None, limit=None)
     assert lead(throttles(unknown)) == (
         "1 request or connection was delayed by quotas, 10.0 s in all: all of client id bob, by a quota that the log "
@@ -324,3 +328,23 @@ def test_a_page_into_a_pipe(tmp_path: Path) -> None:
     reader.join(10)
     assert found == ["page"]
     assert pipe.is_fifo()
+
+
+def test_a_file_without_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that has no quotas is replayed as it is; without a file the recommendation is."""
+    found = Recommendation("user", 0.01, {"Produce": 5.0}, [], [])
+    replayed: list[object] = []
+
+    def write_report(spark: object, table: object, output: object, quotas: object, *_: object, **__: object) -> int:
+        replayed.append(quotas)
+        return 1
+
+    monkeypatch.setattr(pipeline_whatif, "_spark", lambda *_: nullcontext((None, None)))
+    monkeypatch.setattr(pipeline_whatif, "_recommended", lambda *_: found)
+    monkeypatch.setattr("kbroker.spark.report.write.write_report", write_report)
+    path = tmp_path / "quotas.json"
+    path.write_text("[]")
+    for more in (["--quotas", str(path)], []):
+        done = CliRunner().invoke(pipeline_whatif.report, [str(tmp_path), "-o", str(tmp_path / "page"), *more])
+        assert done.exit_code == 0, done.output
+    assert replayed == [{}, found.quotas()]

@@ -75,14 +75,19 @@ class CommandGroup(click.Group):
         return name, command, rest
 
 
+MOST = 1e12  # of any unit up to hours, the milliseconds are a 64-bit integer
+
+
 class Finite(click.FloatRange):
-    """A number in a range: not NaN, which no range check refuses, and not infinity."""
+    """A number in a range, of at most `MOST`: not NaN, which no range check refuses, and not infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a finite number within the range. Raises: BadParameter."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
+        if number > MOST:
+            self.fail(f"{value} is above {MOST:,.0f}.", param, ctx)
         return number
 
 

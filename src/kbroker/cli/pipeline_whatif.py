@@ -194,7 +194,7 @@ def report(
             spark,
             place,
             output,
-            wanted or found.quotas(),
+            found.quotas() if wanted is None else wanted,
             datetime.now(timezone.utc),
             recommendation=found,
             current=in_force,

@@ -6,9 +6,16 @@ from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
 from kbroker.client import offset_reset
-from kbroker.client.cluster import Cluster
 from kbroker.client.groups import WITH_OFFSETS, Groups
-from kbroker.client.offset_reset import Offsets, ResetTo, Selection, parse_offsets, plan_group_reset, topic_partitions
+from kbroker.client.offset_reset import (
+    GroupReset,
+    Offsets,
+    ResetTo,
+    Selection,
+    parse_offsets,
+    plan_group_reset,
+    topic_partitions,
+)
 from kbroker.common.java.java_duration import parse_duration_ns
 
 LAST_MS = 2**63 - 1
@@ -117,32 +124,39 @@ def reset(
         to = ResetTo.EARLIEST if to_earliest else ResetTo.LATEST
     plan = None if from_file is None else read_plan(from_file, names)
     with connect(bootstrap_server) as cluster:
-        rows = _reset(cluster, names, wanted, to, value, plan, execute, share)
-    if export:
-        _print_csv(rows, one_group=len(names) == 1)
-    elif as_json:
-        print_json({"executed": execute, "offsets": rows})
-    else:
-        print_table(["GROUP", "TOPIC", "PARTITION", "OFFSET", "NEW"], [list(row.values()) for row in rows])
+        groups = Groups(cluster)
+        planned = _planned(groups, names, wanted, to, value, plan, share)
+        shown = [] if execute else planned
+        try:
+            for one in planned if execute else ():
+                one.apply(groups)
+                shown.append(one)
+        finally:  # after a failure the previous offsets of the groups before it are known here only
+            if shown or not planned:
+                rows = _rows(shown)
+                if export:
+                    _print_csv(rows, one_group=len(names) == 1)
+                elif as_json:
+                    print_json({"executed": execute, "offsets": rows})
+                else:
+                    print_table(["GROUP", "TOPIC", "PARTITION", "OFFSET", "NEW"], [list(row.values()) for row in rows])
     if not execute:
         note("no offset was changed; add --execute to commit the new offsets")
 
 
-def _reset(
-    cluster: Cluster,
+def _planned(
+    groups: Groups,
     names: tuple[str, ...],
     wanted: Selection,
     to: ResetTo,
     value: int,
     plan: dict[str, Offsets] | None,
-    execute: bool,
     makes_share_groups: bool,
-) -> list[dict[str, str | int | None]]:
-    """Plan for every group, then commit for every group: if one cannot be reset, none is changed."""
-    groups = Groups(cluster)
+) -> list[GroupReset]:
+    """Plan for every group before the first commit: if one cannot be reset, none is changed."""
     if not names:
         names = tuple(g.group_id for g in groups.list_groups() if g.group_type in WITH_OFFSETS)
-    planned = [
+    return [
         plan_group_reset(
             groups,
             name,
@@ -154,12 +168,12 @@ def _reset(
         )
         for name in dict.fromkeys(names)
     ]
-    if execute:
-        for one in planned:
-            one.apply(groups)
+
+
+def _rows(resets: list[GroupReset]) -> list[dict[str, str | int | None]]:
     return [
         {"group": one.group_id, "topic": tp[0], "partition": tp[1], "offset": one.before.get(tp), "new_offset": offset}
-        for one in planned
+        for one in resets
         for tp, offset in sorted(one.after.items())
     ]
 

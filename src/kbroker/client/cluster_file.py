@@ -260,22 +260,23 @@ def yaml_text(document: Mapping[str, list[dict[str, Any]]]) -> str:
     for section, entries in document.items():
         lines.append(f"{section}:" if entries else f"{section}: []")
         for entry in entries:
-            flow = _flow(entry)
+            flow = flow_text(entry)
             if len(flow) + 4 <= LONGEST_LINE:
                 lines.append(f"  - {flow}")
                 continue
             lead = "  - "
             for key, value in entry.items():
-                lines.append(f"{lead}{key}:" if isinstance(value, dict) else f"{lead}{key}: {_flow(value)}")
+                lines.append(f"{lead}{key}:" if isinstance(value, dict) else f"{lead}{key}: {flow_text(value)}")
                 lead = "    "
                 if isinstance(value, dict):
-                    lines += [f"      {_flow(name)}: {_flow(inner)}" for name, inner in value.items()]
+                    lines += [f"      {flow_text(name)}: {flow_text(inner)}" for name, inner in value.items()]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _flow(value: Any) -> str:
+def flow_text(value: Any) -> str:
+    """Return a value as YAML in one line, which any parser of YAML reads back."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_flow(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{flow_text(key)}: {flow_text(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, str):
         if PLAIN_TEXT.fullmatch(value) and value.lower() not in NOT_TEXT:
             return value

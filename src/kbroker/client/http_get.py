@@ -7,6 +7,7 @@ import io
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from ssl import SSLContext
 from typing import Any, NamedTuple
 
@@ -54,27 +55,27 @@ def http_get(
             raise TimeoutError
         return left_s
 
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-        if scheme == "https"
-        else http.client.HTTPConnection(host, port, timeout=timeout_s)
-    )
-    connection.response_class = lambda *args, **options: _LimitedResponse(left_s, *args, **options)  # type: ignore[assignment]
+    def connected() -> http.client.HTTPConnection:
+        if scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+
     try:
-        connection.request("GET", target, headers=dict(headers))
-        body = bytearray()
-        with connection.getresponse() as response:
-            while chunk := response.read1(_CHUNK_BYTES):
-                body += chunk
-                if len(body) > max_bytes:
-                    raise HttpFailure(f"expected at most {max_bytes} bytes, got more")
-        return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, bytes(body))
+        with closing(connected()) as connection:
+            connection.response_class = lambda *args, **options: _LimitedResponse(left_s, *args, **options)  # type: ignore[assignment]
+            connection.request("GET", target, headers=dict(headers))
+            body = bytearray()
+            with connection.getresponse() as response:
+                while chunk := response.read1(_CHUNK_BYTES):
+                    body += chunk
+                    if len(body) > max_bytes:
+                        raise HttpFailure(f"expected at most {max_bytes} bytes, got more")
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Response(response.status, found, bytes(body))
     except TimeoutError:
         raise HttpTimeout(f"no response within {timeout_s:.3g} s") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise HttpFailure(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
-    finally:
-        connection.close()
 
 
 class _LimitedResponse(http.client.HTTPResponse):

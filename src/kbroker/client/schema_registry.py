@@ -177,7 +177,7 @@ class SchemaRegistry:
         return Schema(_KINDS[kind], body["schema"], self._references(body.get("references"), self._confluent_reference))
 
     def _confluent_reference(self, one: Mapping[str, Any]) -> tuple[Any, str]:
-        where = f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{quote(str(one.get('version')))}"
+        where = f"/subjects/{_quoted(one.get('subject'))}/versions/{_quoted(one.get('version'))}"
         body = self._json(self._path + where)
         return body.get("references"), str(body.get("schema"))
 
@@ -190,7 +190,7 @@ class SchemaRegistry:
 
     def _own_reference(self, one: Mapping[str, Any]) -> tuple[Any, str]:
         group, artifact, version = (
-            quote(str(one.get(field) or default), safe="")
+            _quoted(one.get(field) or default)
             for field, default in (("groupId", "default"), ("artifactId", ""), ("version", "1"))
         )
         base = f"{self._own_path}/groups/{group}/artifacts/{artifact}/versions/{version}"
@@ -232,7 +232,7 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject. Raises: RegistryError."""
-        found: list[int] = self._json(f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions", list)
+        found: list[int] = self._json(f"{self._confluent_path}/subjects/{_quoted(subject)}/versions", list)
         if not all(type(version) is int for version in found):
             raise RegistryError(f"{self.url}: expected the versions of a subject, got another document")
         return found
@@ -245,7 +245,7 @@ class SchemaRegistry:
         with self._lock:
             self._raise_kept_failure()
         wanted = "latest" if version is None else str(version)
-        body = self._json(f"{self._confluent_path}/subjects/{quote(subject, safe='')}/versions/{wanted}")
+        body = self._json(f"{self._confluent_path}/subjects/{_quoted(subject)}/versions/{wanted}")
         try:
             number, found = int(body["version"]), int(body["id"])
             found.to_bytes(4, "big")
@@ -290,6 +290,11 @@ class SchemaRegistry:
         if response.status != 200:
             raise RegistryError(f"{self.url}: {_reason(response)}", response.status)
         return response
+
+
+def _quoted(name: object) -> str:
+    """Return a name as a part of a path; one that is not Unicode text is one that no registry has."""
+    return quote(str(name), safe="", errors="backslashreplace")
 
 
 def _keep(kept: OrderedDict[SchemaId, Any], key: SchemaId, value: Any) -> None:

@@ -133,6 +133,7 @@ def test_version() -> None:
         ("consume t --timeout nan", "Invalid value for '--timeout': nan is not a finite number."),
         ("consume t --timeout inf", "Invalid value for '--timeout': inf is not a finite number."),
         ("pipeline compact t --retention nan", "Invalid value for '--retention': nan is not a finite number."),
+        ("pipeline compact t --retention 1e308", "Invalid value for '--retention': 1e308 is above 1,000,000,000,000."),
         ("pipeline usage t --date 2026-1-2",
          "Invalid value for '--date': expected a day such as 2026-01-31, got '2026-1-2'"),
         ("topics create t --config x", "Invalid value for --config: expected NAME=VALUE, got 'x'"),

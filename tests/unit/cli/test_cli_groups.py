@@ -267,6 +267,20 @@ def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:
     assert refusal(shown).startswith("UNKNOWN_MEMBER_ID: group 'g', partition t-1: ")
 
 
+def test_groups_before_a_commit_that_fails(broker: GroupBroker) -> None:
+    """They are changed, so they are printed, with the offsets that they had."""
+    broker.committed["h"] = {("t", 0): 60}
+
+    def refuse_the_second(version: int, body: Body) -> Body:
+        broker.commit_error = 25 if body["GroupId"] == "h" else 0
+        return broker.offset_commit(version, body)
+
+    broker.handlers[OFFSET_COMMIT] = refuse_the_second
+    done = run(broker, "groups", "reset", "g", "h", "--all-topics", "--to-earliest", "--execute")
+    assert (done.exit_code, done.stdout.splitlines()[1:]) == (1, ["g      t              0      50   10"])
+    assert "UNKNOWN_MEMBER_ID: group 'h', partition t-0" in done.stderr
+
+
 def test_an_active_group_is_left_alone(broker: GroupBroker) -> None:
     """A group with members is rejected before any group is changed, in a dry run too."""
     broker.committed["h"] = {("t", 0): 1}

@@ -60,6 +60,11 @@ def test_a_port_that_nobody_serves() -> None:
             HttpPort(f"127.0.0.1:{bound.getsockname()[1]}", timeout_s=5).get("/xray")
 
 
+def test_a_host_that_cannot_be_one() -> None:
+    with pytest.raises(HttpPortError, match=r"^http://a b: URL can't contain control characters"):
+        HttpPort("http://a b").get("/xray")
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x:99999"])
 def test_a_malformed_url(url: str) -> None:
     with pytest.raises(ValueError):

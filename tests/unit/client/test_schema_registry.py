@@ -93,6 +93,16 @@ def test_an_id_that_does_not_fit_the_wire_format(script: dict[str, Any], number:
         SchemaRegistry(script["url"]).version("s")
 
 
+def test_names_that_are_not_text(script: dict[str, Any]) -> None:
+    """An argument of a command line, or a reference of a schema, need not be UTF-8."""
+    script["/schemas/ids/7"] = {"schema": "x", "references": [{"name": "n", "subject": "\udcff", "version": 1}]}
+    registry = SchemaRegistry(script["url"])
+    with pytest.raises(RegistryError, match="status 404"):
+        registry.versions("\udcff")
+    with pytest.raises(RegistryError, match="status 404"):
+        registry.schema(NUMBER)
+
+
 @pytest.mark.parametrize("version", [None, "1", 1.5, [], True])
 def test_versions_that_are_not_numbers(script: dict[str, Any], version: object) -> None:
     script["/subjects/s/versions"] = [1, version]

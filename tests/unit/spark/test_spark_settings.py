@@ -207,6 +207,7 @@ def test_a_place_that_says_nothing(scheme: str) -> None:
             "k8s://https://127.0.0.1:1",
             "no Kubernetes API server responds at k8s://https://127.0.0.1:1 (127.0.0.1:1: conn",
         ),
+        ("spark://a..b:7077", "no Spark master responds at spark://a..b:7077 (a..b:7077: not a host name)"),
         ("spark://127.0.0.1", "expected spark://HOST:PORT, got spark://127.0.0.1"),
         ("spark://127.0.0.1:x", "expected spark://HOST:PORT, got spark://127.0.0.1:x"),
         ("sc://", "expected sc://HOST:PORT, got sc://"),

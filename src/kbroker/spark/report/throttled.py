@@ -97,14 +97,13 @@ def lead(found: Throttles) -> str:
     """Return a summary of the throttles, in a few sentences."""
     if not found.rows:
         return "No client was throttled: no request was delayed or refused by a quota."
-    refused = f", and {jobs.count(found.refused)} were refused" if found.refused else ""
-    delayed = f"{_times(found.verdicts - found.refused, 'request or connection', 'requests and connections')}"
+    requests = ("request or connection was", "requests and connections were")
     if found.verdicts == found.refused:
-        start = f"{_times(found.refused, 'request or connection', 'requests and connections')} were refused"
-        start = start.replace("1 request or connection were", "1 request or connection was")
+        start = f"{_times(found.refused, *requests)} refused"
     else:
-        verb = "was" if found.verdicts - found.refused == 1 else "were"
-        start = f"{delayed} {verb} delayed by quotas, {jobs.duration(found.delay_ms)} in all{refused}"
+        refused = f", and {_times(found.refused, 'was', 'were')} refused" if found.refused else ""
+        delayed = _times(found.verdicts - found.refused, *requests)
+        start = f"{delayed} delayed by quotas, {jobs.duration(found.delay_ms)} in all{refused}"
     first = found.rows[0]
     if found.clients == 1:
         return f"{start}: all of {_by(first)}."

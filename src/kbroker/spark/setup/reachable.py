@@ -57,6 +57,8 @@ def require_reachable(url: str, answer_seconds: float = ANSWER_SECONDS) -> None:
             failures.append(f"{place}: no connection within {CONNECT_SECONDS:g} s")
         except OSError as error:
             failures.append(f"{place}: {(error.strerror or str(error)).lower()}")
+        except UnicodeError:  # from the resolver's IDNA encoding
+            failures.append(f"{place}: not a host name")
     raise PipelineError(f"no {server} responds at {url} ({'; '.join(failures)}): check that it runs, and its address")
 
 

@@ -7,7 +7,6 @@ that of the seconds in which the entity sent anything, so one that is busy for a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kbroker.client.cluster_file import flow_text
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table import read_table
@@ -167,8 +167,7 @@ def yaml_text(found: Recommendation) -> str:
     ]
     costs = {(need.entity, KEY_OF[need.quota_type]): need for need in found.outliers}
     for entity, values in found.quotas().items():
-        names = ", ".join(f"{kind}: {json.dumps(name)}" for kind, name in entity.parts)
-        lines.append(f"- entity: {{{names}}}")
+        lines.append(f"- entity: {flow_text(entity.names)}")
         lines.append("  quotas:")
         for key, value in values.items():
             need = costs.get((entity, key))
