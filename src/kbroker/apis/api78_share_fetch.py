@@ -114,7 +114,8 @@ class _ShareFetchRequest:
                 raise KafkaError(Errors.INVALID_REQUEST)
             connection_id = self.request.connection_id
             sessions.open(self.group_id, self.member_id, requested_places, connection_id)
-            self.manager.watch_connection(connection_id)
+            if not self.request.is_disconnected:  # otherwise no event would end the watch
+                self.manager.watch_connection(connection_id)
             if self.request.is_disconnected:  # before the watch
                 sessions.disconnected(connection_id)
             return requested_places

@@ -104,20 +104,22 @@ class DelayedShareFetch(DelayedOperation):
         fetch = self._fetch
         if fetch.is_abandoned() or all(key in fetch.errors for key in fetch.partitions):
             return self.force_complete()
-        ready = self._lock_partitions()
-        if ready and self._is_enough(ready):
-            self._ready = ready
-            if self.force_complete():
-                return True
-            self._ready = {}
-        self._unlock(ready)
+        try:
+            ready = self._lock_partitions()
+            if ready and self._is_enough(ready):
+                self._ready = ready
+                if self.force_complete():
+                    return True
+                self._ready = {}
+        finally:
+            self._unlock()
         return False
 
     def on_complete(self) -> None:
-        fetch = self._fetch
-        ready = self._ready or self._lock_partitions()
+        fetch, ready = self._fetch, self._ready
         results: Results = {}
         try:
+            ready = ready or self._lock_partitions()
             if not fetch.is_abandoned():
                 self._read(ready, results)
         except Exception as error:
@@ -126,7 +128,7 @@ class DelayedShareFetch(DelayedOperation):
                 if key not in results:
                     fetch.add_error(key, KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)))
         finally:
-            self._unlock(ready)
+            self._unlock()
         self._released(*ready)
         fetch.done({**results, **fetch.errors})
 
@@ -144,9 +146,10 @@ class DelayedShareFetch(DelayedOperation):
                 found[key] = offset
         return found
 
-    def _unlock(self, ready: Mapping[SharePartitionKey, int]) -> None:
-        for key in ready:
-            self._fetch.partitions[key].share.release_fetch_lock(self)
+    def _unlock(self) -> None:
+        """Unlock all partitions that this fetch has locked."""
+        for share, _ in self._fetch.partitions.values():
+            share.release_fetch_lock(self)
 
     def _is_enough(self, ready: Mapping[SharePartitionKey, int]) -> bool:
         """Return whether the minimum of bytes can be read, or a partition has an error."""

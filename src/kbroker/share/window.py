@@ -193,6 +193,7 @@ class InFlightWindow:
         self.start_offset = log_start
         self.complete_count -= removed
         self.end_offset = max(self.end_offset, log_start)
+        self.move_start()
 
     # ------------------------------------------------------------ start offset
 

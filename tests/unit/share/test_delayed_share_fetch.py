@@ -11,7 +11,7 @@ from kbroker.share.acquisition import AcquireMode
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, ShareFetch, ShareFetchParams
 from kbroker.share.share_partition import SharePartitionKey
 from tests.support.errors import raising
-from tests.support.share import header
+from tests.support.share import KEY, ShareBench, header
 
 
 def test_one_batch_may_exceed_the_limit_until_there_are_records() -> None:
@@ -61,3 +61,20 @@ def test_partitions_are_released_if_the_response_cannot_be_made() -> None:
     with pytest.raises(MemoryError):
         DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: released.extend(ready)).on_complete()
     assert released == [key]
+
+
+def test_a_fetch_without_memory_keeps_no_partition() -> None:
+    """Others can read the partition, and the fetch has a response."""
+    bench = ShareBench((0, 9))
+    log: Any = None
+    done: list[object] = []
+    params = ShareFetchParams(0, 1, 400, 10, 10, AcquireMode.BATCH_OPTIMIZED, is_read_committed=False)
+    fetch = ShareFetch("m", params, {KEY: ReadPartition(bench.partition, log)}, done.append, lambda key, error: None)
+    operation = DelayedShareFetch(fetch, raising(MemoryError), lambda *ready: None)
+    with pytest.raises(MemoryError):
+        operation.try_complete()
+    assert bench.partition.acquire_fetch_lock("another")
+    bench.partition.release_fetch_lock("another")
+    operation.on_complete()
+    assert done == [{}]
+    assert bench.partition.acquire_fetch_lock("another")

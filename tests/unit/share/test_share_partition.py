@@ -368,6 +368,16 @@ def test_a_gap_before_the_start_of_the_log() -> None:
     assert (again.partition.window.start_offset, again.partition.window.batches) == (21, [])
 
 
+def test_a_full_window_whose_last_open_record_is_deleted() -> None:
+    """The start offset passes the records that are done, so that the next ones are delivered."""
+    bench = ShareBench((0, 19), (20, 29))
+    bench.configs.max_record_locks = 10
+    bench.fetch("a")
+    assert (bench.ack("a", 1, 19, ACCEPT), bench.ack("a", 0, 0, RELEASE)) == (Errors.NONE, Errors.NONE)
+    bench.partition.move_log_start(5)
+    assert bench.fetch("a") == [(20, 29, 1)]
+
+
 @pytest.mark.parametrize("type_", [RELEASE, ACCEPT])
 def test_a_gap_without_records(type_: int) -> None:
     """Compaction has removed them: the start offset passes the gap, which would fill the window forever."""

@@ -1,11 +1,13 @@
 """Threads of the share partitions, and the release of records of a member."""
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from kbroker._core.timer.key_signal import KeySignal
+from kbroker.apis import api78_share_fetch
 from kbroker.share.sessions import SharedPartition
 from kbroker.share.share_partition import SharePartitionKey
 from kbroker.share.share_partition_service import SharePartitionService
@@ -62,3 +64,14 @@ def test_records_of_a_member_are_released_while_a_fetch_of_it_ends() -> None:
     manager._partitions = shares
     manager.release_member("g", "m")
     assert released == [0, 1]
+
+
+def test_a_connection_that_was_closed_before_its_request_is_not_watched() -> None:
+    """No event would end the watch."""
+    signal = KeySignal()
+    manager = make_service(signal).manager
+    ctx: Any = None
+    request: Any = SimpleNamespace(is_disconnected=True, connection_id="127.0.0.1:1-127.0.0.1:2-0-7")
+    body = {"GroupId": "g", "MemberId": "m", "ShareSessionEpoch": 0}
+    api78_share_fetch._ShareFetchRequest(ctx, manager, body, request)._partitions([], False)
+    assert (signal.watched, manager._connections, len(manager.sessions)) == (0, {}, 0)
