@@ -118,9 +118,10 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_endpoint_that_is_no_url(endpoint: str) -> None:
-    """An invalid endpoint is refused before the start."""
-    with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint"):
+    """An invalid endpoint, which may have a secret, is refused before the start."""
+    with pytest.raises(ConfigError, match=r"kbroker\.telemetry\.otlp\.endpoint") as refused:
         Broker({"kbroker.telemetry.otlp.endpoint": endpoint})
+    assert endpoint not in refused.value.explain().replace("http://host:port", "")
 
 
 @pytest.mark.parametrize("endpoint", ["http://collector:4318", "https://bücher.example/a?b=c", "http://[::1]:1/v1"])

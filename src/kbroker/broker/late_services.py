@@ -43,10 +43,10 @@ def offer_telemetry(ctx: ApiContext, scheduler: Scheduler, connections: ClosedCo
     """
     is_eager = False
     for name in (LOG_DIR, ENDPOINT):
-        if value := ctx.config.text(name):
+        if ctx.config.text(name):
             is_eager = True
             if not has_decoder():
-                raise ConfigError(name, value, f"opentelemetry-proto is not installed: {INSTALL}", "no value")
+                raise ConfigError(name, "[hidden]", f"opentelemetry-proto is not installed: {INSTALL}", "no value")
     if not has_decoder():
         logger.info("clients are not asked for their metrics: opentelemetry-proto is not installed (%s)", INSTALL)
         return

@@ -18,6 +18,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
 from kbroker.log.scheduler import Scheduler
+from kbroker.metadata.configs.config_entries import broker_entries
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections.closed_connections import ClosedConnections
 from kbroker.telemetry import push_log
@@ -185,3 +186,11 @@ def test_each_resource_gets_a_short_client_id(tmp_path: Path, monkeypatch: pytes
     (found,) = MetricsData.FromString(sent[0]).resource_metrics
     assert {len(one.value.string_value) for one in found.resource.attributes if one.key == "client_id"} == {256}
     rig.service.close(5)
+
+
+def test_an_endpoint_is_not_described() -> None:
+    """Its query may have a secret."""
+    name = "kbroker.telemetry.otlp.endpoint"
+    (entry,) = broker_entries(BrokerConfig({name: "http://collector/?key=secret"}), None, {name})
+    assert (entry["IsSensitive"], entry["Value"]) == (True, None)
+    assert "secret" not in str(entry)

@@ -15,9 +15,9 @@ TELEMETRY_KEYS: tuple[ConfigKey, ...] = (
     key("telemetry.max.bytes", "int", 1_048_576,
         "Maximum bytes of the metrics that a client pushes in one request, before and after decompression.",
         between(1), importance="low"),
-    key(ENDPOINT, "string", "",
+    key(ENDPOINT, "password", None,  # its query may have a secret
         "URL of an OTLP endpoint (HTTP, protobuf) that gets the metrics that clients push, such as "
-        "http://collector:4318; without a path, /v1/metrics. Empty: they are not forwarded."),
+        "http://collector:4318; without a path, /v1/metrics. Unset or empty: they are not forwarded."),
     key("kbroker.telemetry.otlp.queue.bytes", "long", 8_388_608,
         "Bytes of pushed metrics that may wait for the OTLP endpoint; further ones are dropped, counted and logged.",
         between(1_048_576, 1 << 30)),
@@ -44,4 +44,4 @@ def check_telemetry(config: BrokerConfig) -> None:
     except ValueError:
         is_usable = False
     if not is_usable or not endpoint.isprintable() or " " in endpoint:
-        raise ConfigError(ENDPOINT, endpoint, "Not the URL of an HTTP server", "http://host:port")
+        raise ConfigError(ENDPOINT, "[hidden]", "Not the URL of an HTTP server", "http://host:port")
