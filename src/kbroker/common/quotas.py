@@ -154,5 +154,5 @@ def resolve(
         return Resolution(winner, user, "")
     if kinds == {frozenset({USER, CLIENT_ID})}:
         return Resolution(winner, user, client_id)
-    level = 8 if winner is None else winner.level
+    level = next((one.level for one in levels(user, client_id) if one.entity in limited), 8)
     return Resolution(winner, user if level <= 6 else "", "" if level in (3, 6) else client_id)

@@ -222,9 +222,9 @@ class Metrics:
         """Yield the metrics registered at the time of the call, gauges first."""
         self._refresh()
         gauges: list[tuple[MetricName, Metric | Gauge]] = list(self._gauges.copy().items())
-        metrics = list(dict(self._registry.metrics).items())
+        metrics = self._registry.metrics.copy()  # a dict() of it would look up each name, which may be removed by then
         yield from gauges
-        for name, metric in metrics:
+        for name, metric in metrics.items():
             yield cast(MetricName, name), metric
 
     def __len__(self) -> int:

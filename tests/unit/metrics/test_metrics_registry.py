@@ -76,3 +76,20 @@ def test_expiry() -> None:
     assert metrics.expire_inactive() == ["s"]
     assert len(metrics) == 1
     assert metrics.get_sensor("s") is None
+
+
+def test_metrics_that_are_removed_while_they_are_listed() -> None:
+    """The list has the metrics of the time of the call."""
+    metrics = Metrics()
+    removed: list[str] = []
+
+    class Name(MetricName):
+        def __hash__(self) -> int:
+            if removed:
+                metrics.remove_sensor(removed.pop())
+            return super().__hash__()
+
+    for name in "ab":
+        metrics.sensor(name).add(Name(name, "g"), Rate())
+    removed.append("b")
+    assert {name.name for name, _ in metrics.items()} == {"a", "b", "count"}

@@ -406,6 +406,11 @@ def test_the_winner_and_its_counter(levels: list[int], winner: int | None, tags:
     assert (None if found.winner is None else found.winner.level, found[1:]) == (winner, tags)
 
 
+def test_the_counter_of_a_client_without_an_id() -> None:
+    """The quota of its user's client ids determines the counter, which it does not limit."""
+    assert resolve([EIGHT[1], EIGHT[7]], "u", "") == (None, "u", "")
+
+
 def test_quotas_of_others() -> None:
     """If only other clients have quotas, a level that exists alone still determines the counter."""
     other = QuotaEntity.of({USER: "other"})
