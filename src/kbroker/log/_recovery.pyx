@@ -17,7 +17,7 @@ from kbroker.log._partition cimport (
 )
 from kbroker.log._posix cimport EIO, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
 from kbroker.log.producers._producer_state cimport producer_state_clear
-from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
+from kbroker.log.producers._producer_table cimport SNAPSHOT_CORRUPT, producer_state_load_snapshot
 from kbroker.log.segment._segment cimport (
     Directory, LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new,
     segment_list_release, segment_list_retain, segment_new, segment_open,
@@ -190,6 +190,8 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
             from_offset = offset
             partition.snapshot_offset = offset
             break
+        if rc != SNAPSHOT_CORRUPT and rc != -EIO:       # it may be sound: the batches of its producers may be deleted
+            raise OSError(-rc, os.strerror(-rc), os.fsdecode(path))
         producer_state_clear(partition.producers)
         remove_snapshot(directory, offset)
     with nogil:

@@ -239,7 +239,7 @@ cdef class ArrowRows:
     cdef:
         Rows rows
         Py_buffer *held         # owned: views of the buffers
-        int throttled_count
+        int held_count
         object given            # owners of the viewed buffers
         list used               # partitions that rows go to; None: not assigned yet
         int32_t partition_count
@@ -276,7 +276,7 @@ cdef class ArrowRows:
     def __dealloc__(self):
         cdef int i
         if self.held is not NULL:
-            for i in range(self.throttled_count):
+            for i in range(self.held_count):
                 PyBuffer_Release(&self.held[i])
         free(self.held)
         free(self.rows.target)
@@ -287,11 +287,11 @@ cdef class ArrowRows:
     cdef int take(self, Part *to, object buffer) except -1:
         if buffer is None:
             return 0
-        PyObject_GetBuffer(buffer, &self.held[self.throttled_count], PyBUF_SIMPLE)
-        to.data, to.size = <const char *>self.held[self.throttled_count].buf, self.held[self.throttled_count].len
+        PyObject_GetBuffer(buffer, &self.held[self.held_count], PyBUF_SIMPLE)
+        to.data, to.size = <const char *>self.held[self.held_count].buf, self.held[self.held_count].len
         if to.data is NULL:
             to.data = b""       # given but empty, which differs from not given
-        self.throttled_count += 1
+        self.held_count += 1
         return 0
 
     cdef int take_strings(self, ByteStrings *to, tuple column) except -1:

@@ -237,6 +237,24 @@ def test_damaged_snapshot_and_epochs(tmp_path: Path, content: bytes | None) -> N
     log.close()
 
 
+def test_a_snapshot_that_cannot_be_opened_stays(tmp_path: Path) -> None:
+    """The start fails, since the batches of the producers in a sound snapshot may be deleted."""
+    folder, kept = tmp_path / "t-0", tmp_path / "kept"
+    log = open_log(folder)
+    log.append(batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0))
+    log.roll()
+    log.delete_records(1)
+    log.close()
+    (snapshot,) = folder.glob("*.snapshot")
+    snapshot.rename(kept)
+    snapshot.symlink_to(snapshot.name)
+    with pytest.raises(OSError, match=snapshot.name):
+        open_log(folder, clean=True, log_start_offset=1)
+    kept.replace(snapshot)
+    log = open_log(folder, clean=True, log_start_offset=1)
+    assert log.append(batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0)).is_duplicate
+
+
 def test_tail_rubbish(tmp_path: Path) -> None:
     """Garbage, zeros, a repeated batch and an older batch after the end are truncated."""
     data = fill(tmp_path / "origin", 5)
