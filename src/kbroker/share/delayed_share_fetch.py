@@ -116,19 +116,21 @@ class DelayedShareFetch(DelayedOperation):
         return False
 
     def on_complete(self) -> None:
-        fetch, ready = self._fetch, self._ready
+        fetch = self._fetch
         results: Results = {}
-        try:
-            ready = ready or self._lock_partitions()
-            if not fetch.is_abandoned():
-                self._read(ready, results)
-        except Exception as error:
-            logger.exception("cannot complete the share fetch of %s", fetch.member_id)
-            for key in ready:
-                if key not in results:
-                    fetch.add_error(key, KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)))
-        finally:
-            self._unlock()
+        with self.lock:  # at a time-out another thread may be in `try_complete`, which unlocks all partitions
+            ready = self._ready
+            try:
+                ready = ready or self._lock_partitions()
+                if not fetch.is_abandoned():
+                    self._read(ready, results)
+            except Exception as error:
+                logger.exception("cannot complete the share fetch of %s", fetch.member_id)
+                for key in ready:
+                    if key not in results:
+                        fetch.add_error(key, KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)))
+            finally:
+                self._unlock()
         self._released(*ready)
         fetch.done({**results, **fetch.errors})
 

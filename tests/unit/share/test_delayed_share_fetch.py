@@ -1,5 +1,6 @@
 """Reads of a share fetch."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -78,3 +79,28 @@ def test_a_fetch_without_memory_keeps_no_partition() -> None:
     operation.on_complete()
     assert done == [{}]
     assert bench.partition.acquire_fetch_lock("another")
+
+
+def test_an_attempt_of_another_thread_unlocks_no_partition_that_is_being_read() -> None:
+    """A time-out reads while an append lets the same fetch try again; no other fetch reads the partition meanwhile."""
+    bench = ShareBench((0, 9))
+    taken: list[bool] = []
+
+    def attempt() -> None:
+        if operation.lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            operation.try_complete()
+
+    def read(offset: int, max_bytes: int, *, min_one: bool, isolation: int) -> ReadInfo:
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+        taken.append(bench.partition.acquire_fetch_lock("another"))
+        return ReadInfo(0, 10, 10, 0, b"", 0, [])
+
+    log: Any = SimpleNamespace(read=read)
+    params = ShareFetchParams(0, 1, 400, 10, 10, AcquireMode.BATCH_OPTIMIZED, is_read_committed=False)
+    partitions = {KEY: ReadPartition(bench.partition, log)}
+    fetch = ShareFetch("m", params, partitions, lambda results: None, lambda key, error: None)
+    operation = DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: None)
+    operation.on_complete()
+    assert taken == [False]
