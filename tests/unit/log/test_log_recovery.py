@@ -238,7 +238,7 @@ def test_damaged_snapshot_and_epochs(tmp_path: Path, content: bytes | None) -> N
 
 
 def test_a_snapshot_that_cannot_be_opened_stays(tmp_path: Path) -> None:
-    """The start fails, since the batches of the producers in a sound snapshot may be deleted."""
+    """The log is not opened, since the batches of the producers in a sound snapshot may be deleted."""
     folder, kept = tmp_path / "t-0", tmp_path / "kept"
     log = open_log(folder)
     log.append(batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0))
