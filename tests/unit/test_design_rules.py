@@ -310,9 +310,10 @@ def test_serving_does_not_load_numpy() -> None:
 
 def test_locked_versions_are_exact_and_name_no_host() -> None:
     """The lock pins every package by `==` and names no registry."""
+    bound = r'python_version [<>]=? "3\.\d+"'
     for line in (ROOT / "tests" / "requirements.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
-            assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>]=? \"3\.\d+\")?", line), line
+            assert re.fullmatch(rf"[\w.-]+==[\w.]+(; {bound}( and {bound})?)?", line), line
 
 
 def cdef_enums(text: str) -> dict[str, int]:
