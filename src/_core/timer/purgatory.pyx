@@ -120,13 +120,14 @@ cdef void python_destroy(Operation *op) noexcept nogil:
     free(op)                        # the object had a count: it was freed before
 
 
-cdef void let_go(Operation *op) noexcept:
-    """Release a snapshot's count. If lists and timer have released the operation meanwhile (cancel_for_key), only the
-    struct and the object count each other."""
-    watched = watched_object(op) if op.table is &PYTHON_TABLE else None
-    operation_release(op)               # not the last where there is an object: that has a count
-    if watched is not None and atomic_load(&op.refs) == 1:
-        disown_object(op)
+cdef void python_let_go(Operation *op) noexcept nogil:
+    """Release a count. If lists and timer have released the operation meanwhile (cancel_for_key), only the struct and
+    the object count each other."""
+    with gil:
+        watched = watched_object(op)
+        operation_release(op)           # not the last where there is an object: that has a count
+        if watched is not None and atomic_load(&op.refs) == 1:
+            disown_object(op)
 
 
 cdef bint reported(object callback) noexcept:
@@ -146,6 +147,7 @@ PYTHON_TABLE.try_complete = python_try_complete
 PYTHON_TABLE.on_complete = python_on_complete
 PYTHON_TABLE.on_expiration = NULL
 PYTHON_TABLE.destroy = python_destroy
+PYTHON_TABLE.let_go = python_let_go
 
 
 cdef class DelayedOperation:
@@ -435,9 +437,6 @@ cdef class PurgatoryHandle:
                     "time_left_ms": None if due_ms < 0 else max(0, due_ms - now_ms),
                 }
         finally:
-            for i in range(taken.count):
-                let_go(taken.entries[i].op)
-            taken.count = 0
             purgatory_snapshot_free(&taken)
         return {
             "watched": self.watched,

@@ -293,6 +293,13 @@ cdef bint purgatory_try_complete_else_watch(
     return False
 
 
+cdef inline void release_looked_at(Operation *op) noexcept nogil:
+    if op.table.let_go is NULL:
+        operation_release(op)
+    else:
+        op.table.let_go(op)
+
+
 cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil:
     cdef Operation *on_stack[STACK_SNAPSHOT]
     cdef Operation **snapshot = on_stack
@@ -321,7 +328,7 @@ cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexce
     for i in range(length):
         if not operation_is_completed(snapshot[i]) and try_under_lock(snapshot[i]):
             completed += 1
-        operation_release(snapshot[i])
+        release_looked_at(snapshot[i])
     if snapshot is not on_stack:
         free(snapshot)
     mutex_lock_spinning(&shard.lock)
@@ -483,7 +490,7 @@ cdef bint purgatory_snapshot_take(PurgatorySnapshot *into, Purgatory *purgatory,
 cdef void purgatory_snapshot_free(PurgatorySnapshot *snapshot) noexcept nogil:
     cdef int64_t i
     for i in range(snapshot.count):
-        operation_release(snapshot.entries[i].op)
+        release_looked_at(snapshot.entries[i].op)
     free(snapshot.entries)
     snapshot.entries = NULL
     snapshot.count = 0

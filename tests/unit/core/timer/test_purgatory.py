@@ -188,6 +188,22 @@ def test_cancel_for_key_returns_and_forgets() -> None:
     assert seen() is None
 
 
+def test_an_operation_that_is_cancelled_while_it_is_checked_is_freed(purgatory: Purgatory) -> None:
+    class Cancelling(Operation):
+        def try_complete(self) -> bool:
+            return self.completable and not purgatory.cancel_for_key("k")
+
+    op = Cancelling()
+    purgatory.try_complete_else_watch(op, ["k"])
+    op.completable = True
+    assert purgatory.check_and_complete("k") == 0
+    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+    seen = weakref.ref(op)
+    del op
+    gc.collect()
+    assert seen() is None
+
+
 def test_keys_of_one_hash_are_not_confused_by_cancel(purgatory: Purgatory) -> None:
     """hash(-1) == hash(-2): an operation under the other key stays watched and timed."""
     minus_one, minus_two = Operation(), Operation()
