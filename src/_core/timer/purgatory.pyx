@@ -23,7 +23,7 @@ from kbroker._core.timer.purgatory_core cimport (
     purgatory_snapshot_free, purgatory_snapshot_take, purgatory_watched, rewatch, start_timeout, stop_timeout,
     take_watchers, watch_all, win_completion,
 )
-from kbroker._core.sync cimport atomic_add_fetch, atomic_load, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, mutex_lock, mutex_unlock
 from kbroker._core.timer.timer_core cimport (
     Timer, TimerEntry, timer_close, timer_collect, timer_is_quiet, timer_new, timer_release, timer_take_due_with_gil,
 )
@@ -123,6 +123,11 @@ cdef void python_destroy(Operation *op) noexcept nogil:
 cdef void python_let_go(Operation *op) noexcept nogil:
     """Release a count. If lists and timer have released the operation meanwhile (cancel_for_key), only the struct and
     the object count each other."""
+    cdef int64_t refs = atomic_load(&op.refs)
+    while refs > 2:                     # the rest is more than the object's count: no need of the GIL
+        if atomic_cas(&op.refs, refs, refs - 1):
+            return
+        refs = atomic_load(&op.refs)
     with gil:
         watched = watched_object(op)
         operation_release(op)           # not the last where there is an object: that has a count
