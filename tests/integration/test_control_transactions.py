@@ -31,7 +31,8 @@ class Port:
             with urllib.request.urlopen(request, timeout=20) as response:
                 found, raw = response.status, response.read()
         except urllib.error.HTTPError as error:
-            found, raw = error.code, error.read()
+            with error:
+                found, raw = error.code, error.read()
         assert found == status, raw
         return json.loads(raw)
 

@@ -75,7 +75,7 @@ def fail(source, target, **more):
     rename(source, target, **more)
 
 os.rename = fail
-shutil._USE_CP_SENDFILE = False
+shutil._USE_CP_SENDFILE = shutil._USE_CP_COPY_FILE_RANGE = False
 cli(sys.argv[1:])
 """
 

@@ -26,7 +26,7 @@ cdef struct OperationTable:
     void (*on_complete)(Operation *op) noexcept nogil
     void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
     void (*destroy)(Operation *op) noexcept nogil           # after the last count; the payload was freed at completion
-    void (*let_go)(Operation *op) noexcept nogil            # release the count of a check or snapshot; may be NULL
+    void (*let_go)(Operation *op) noexcept nogil            # release a check's count, of one not completed; may be NULL
 
 cdef struct Operation:
     AtomicI64 refs              # caller, each watch list, timer

@@ -294,7 +294,7 @@ cdef bint purgatory_try_complete_else_watch(
 
 
 cdef inline void release_looked_at(Operation *op) noexcept nogil:
-    if op.table.let_go is NULL:
+    if op.table.let_go is NULL or operation_is_completed(op):
         operation_release(op)
     else:
         op.table.let_go(op)

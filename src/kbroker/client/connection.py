@@ -334,10 +334,11 @@ class Connection:
     def _closed_text(self, deadline: float) -> str:
         """Return the reason why the broker has closed the connection, as far as it can be known in time."""
         sock = self._sock
-        if not self._is_answered and not hasattr(sock, "read") and sock is not None:  # the first request, without TLS
+        is_tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
+        if not self._is_answered and is_tcp and not hasattr(sock, "read"):  # the first request, without TLS
             from kbroker.client.security import requires_tls
 
-            if requires_tls(sock, deadline, self._clock):
+            if requires_tls(self.address, deadline, self._clock):  # the socket of a reset connection has no peer
                 return WITH_TLS
         return f"the broker closed the connection{self.closed_hint}"
 

@@ -145,19 +145,19 @@ def _is_without_tls(error: BaseException) -> bool:
     return isinstance(error, ConnectionResetError)
 
 
-def requires_tls(sock: socket.socket, deadline: float, clock: Callable[[], float]) -> bool:
-    """Return whether the peer of a connected socket takes part in a TLS handshake on another connection.
+def requires_tls(address: tuple[str, int], deadline: float, clock: Callable[[], float]) -> bool:
+    """Return whether a listener takes part in a TLS handshake on another connection.
 
     A peer that takes longer than ``PROBE_TIMEOUT_S``, or than the deadline by the clock, does not.
     """
     deadline = min(deadline, clock() + PROBE_TIMEOUT_S)
-    if deadline <= clock() or sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if deadline <= clock():
         return False
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with socket.create_connection(sock.getpeername()[:2], deadline - clock()) as other:
+        with socket.create_connection(address, deadline - clock()) as other:
             left_s = deadline - clock()
             if left_s <= 0:
                 return False

@@ -123,7 +123,8 @@ def page(url: str) -> tuple[int, str]:
         with urlopen(url, timeout=10) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_life_of_a_member(controller: ApacheKafka, tmp_path: Path) -> None:

@@ -417,8 +417,8 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef Verification verification = VERIFY_DONE
     cdef int16_t error = NONE
     cdef bint owns_verdicts = False
-    if atomic_load(&handler.native_apis.refuses_produce) or not parse_produce(
-            request, &parsed, handler.native_apis.hash_seed):
+    if (not parse_produce(request, &parsed, handler.native_apis.hash_seed)     # first: free_produce needs all fields
+            or atomic_load(&handler.native_apis.refuses_produce)):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:
