@@ -4,14 +4,14 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import closing, long_forms, parallel, poller
+from tests.support import closing, long_forms, need, parallel, poller
 from tests.support.broker import BrokerProcess
 from tests.support.descriptors import descriptors
 
@@ -50,6 +50,14 @@ def what_a_test_opens_is_closed() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     parallel.apply(config)
     gc.disable()  # test modules are never garbage, and scanning them takes a third of a worker's start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.failed:
+        need.skip_without_package(report)
+    return report
 
 
 def pytest_collection_finish() -> None:

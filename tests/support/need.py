@@ -13,6 +13,7 @@ PACKAGES = {
     "npm": "npm", "go": "golang", "kcat": "kcat", "chromedriver": "chromium-driver", "chromium": "chromium",
     "curl": "curl", "gcc": "gcc", "busybox": "busybox-static", "strip": "binutils", "prlimit": "util-linux",
 }  # fmt: skip
+OURS = ("bench", "kbroker", "tests")
 
 
 def lack(reason: str) -> NoReturn:
@@ -20,6 +21,17 @@ def lack(reason: str) -> NoReturn:
     if os.environ.get("KBROKER_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason} (KBROKER_REQUIRE_ALL=1 allows no skip)", pytrace=False)
     pytest.skip(reason)
+
+
+def skip_without_package(report: pytest.CollectReport) -> None:
+    """Skip a module of tests that imports a package that is not installed, as in the tests of wheels."""
+    call: pytest.CallInfo[object] | None = getattr(report, "call", None)
+    error = call.excinfo.value.__cause__ if call is not None and call.excinfo is not None else None
+    if not isinstance(error, ModuleNotFoundError) or os.environ.get("KBROKER_REQUIRE_ALL") == "1":
+        return
+    package = str(error.name).partition(".")[0]
+    if package not in OURS:
+        report.outcome, report.longrepr = "skipped", (report.fspath, 1, f"Skipped: needs the package {package}")
 
 
 def program(*names: str) -> None:

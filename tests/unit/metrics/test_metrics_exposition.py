@@ -11,6 +11,8 @@ from kbroker.metrics.families import Buckets, Family, Sample, bounded, kafka_nam
 from kbroker.metrics.registry import Metrics
 from kbroker.metrics.share import Share
 
+pytest.importorskip("prometheus_client")
+
 
 @pytest.mark.parametrize(
     ("group", "name", "kind", "expected"),
