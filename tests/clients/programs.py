@@ -100,6 +100,7 @@ def rocksdb_options() -> tuple[str, ...]:
 
     Otherwise RocksDB unpacks 15 MB into the temporary folder, and a killed JVM leaves the file there.
     """
+    need.program("java", "javac", "mvn")
     name = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}.get(platform.machine())
     jars = [path for path in classpath(pom=FRAMEWORKS).split(os.pathsep) if Path(path).name.startswith("rocksdbjni-")]
     if name is None or platform.system() != "Linux" or not jars:

@@ -15,7 +15,7 @@ from kbroker.client.groups import Groups
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.log.checkpoints import random_uuid_text
 from kbroker.testing import EmbeddedBroker
-from tests.support import cli_output
+from tests.support import cli_output, need
 from tests.support.cli import run
 
 #: Commands that other tests validate: of Spark (the schemas give the outer shape only), of a Schema Registry, and of
@@ -87,7 +87,7 @@ def test_outputs(tmp_path: Path) -> None:
         _security(check, tmp_path)
         _quotas(check, tmp_path)
         _lists(check)
-        for command in ("cluster describe", "cluster export", "xray", "top", "pipeline jars"):
+        for command in ("cluster describe", "cluster export", "xray", "top"):
             check(command)
         check("configs describe", "broker", "1", "--all")
         check("configs alter", "topic", "t", "--set", "retention.ms=5")
@@ -96,7 +96,15 @@ def test_outputs(tmp_path: Path) -> None:
             check(command, "u", "-n", "5", "--client", "kbroker")
     check("requests tail", str(records))
     _files(check, tmp_path, data)
+    done.add("pipeline jars")  # the next test
     assert {name for name in cli_output.commands() if name.split()[0] not in ELSEWHERE} <= done
+
+
+def test_output_of_jars() -> None:
+    need.program("mvn")
+    found = run(None, "pipeline", "jars", "--json")
+    assert found.exit_code == 0, found.output
+    cli_output.check("pipeline jars", found.stdout)
 
 
 def _lists(check: Check) -> None:

@@ -16,6 +16,7 @@ from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, Conne
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 5.0
+MAX_TIMEOUT_S = 1_000_000_000  # sockets raise above 292 years
 PAUSE_S = 0.05
 
 
@@ -85,8 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bootstrap = options.bootstrap or os.environ.get("KBROKER_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     try:
+        if not 0 <= options.timeout <= MAX_TIMEOUT_S:
+            raise ValueError(f"expected a time-out of 0 to {MAX_TIMEOUT_S} seconds, got {options.timeout:g}")
         print(wait_for(bootstrap, options.wait, options.timeout))
-    except (BrokerConnectionError, ValueError, OverflowError) as error:
+    except (BrokerConnectionError, ValueError) as error:
         print(f"unhealthy: {error}", file=sys.stderr)
         return 1
     return 0
