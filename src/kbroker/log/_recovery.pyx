@@ -385,7 +385,7 @@ cdef int load_state(Partition *partition, str directory, SegmentList *list_, lis
     for offset in snapshots:                    # keep snapshots at segment bases, and the newest
         if offset not in bases and offset != partition.snapshot_offset:
             remove_snapshot(directory, offset)
-    load_epochs(partition, directory, list_, end, has_epochs)
+    load_epochs(partition, directory, list_, end, has_epochs, first_scanned)
     if not clean and partition.config.flush_messages != INT64_MAX and end > atomic_load(&partition.log_start):
         with nogil:
             rc = sync_unflushed(list_, recovery_point, partition.directory.path)
@@ -413,9 +413,13 @@ cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const ch
     return io_sync_directory(path)
 
 
-cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end, bint has_file) except -1:
-    """Load the epoch file; where it is missing or unreadable, the epochs of the batches."""
-    cdef int32_t slot, error = 0
+cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end, bint has_file,
+                     int64_t first_scanned) except -1:
+    """Load the epoch file, and the epochs of the batches that a power cut may have made younger than the file.
+
+    Where the file is missing or unreadable, the epochs of all batches.
+    """
+    cdef int32_t slot, known, error = 0
     cdef OpenFile *file
     cdef Scan scan
     partition.epoch_count = 0
@@ -424,8 +428,11 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
         if start < end or start == 0:
             if note_leader_epoch(partition, epoch, start) < 0:
                 raise MemoryError
-    if partition.epoch_count == 0 and end > list_.segments[0].base_offset:
+    known = partition.epoch_count
+    if end > list_.segments[0].base_offset:
         for slot in range(list_.count):
+            if known > 0 and list_.segments[slot].base_offset < first_scanned:
+                continue
             file = segment_open(list_.segments[slot], &error)
             if file is NULL:
                 fail(error, directory, list_.segments[slot].base_offset)
@@ -433,7 +440,7 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
                 scan_segment(partition, list_.segments[slot], file, 0, list_.segments[slot].base_offset,
                              atomic_load(&list_.segments[slot].size_bytes), SCAN_EPOCHS, &scan)
                 open_file_release(file)
-        if partition.epoch_count > 0:
+        if partition.epoch_count > known:
             write_leader_epochs(partition)
     return 0
 

@@ -237,6 +237,25 @@ def test_damaged_snapshot_and_epochs(tmp_path: Path, content: bytes | None) -> N
     log.close()
 
 
+def test_epochs_that_a_power_cut_took_from_their_file(tmp_path: Path) -> None:
+    """The file is not synced: after an unclean stop, the batches have the epochs that it lacks."""
+    folder = tmp_path / "t-0"
+    file = folder / "leader-epoch-checkpoint"
+    log = open_log(folder, leader_epoch=4)
+    log.append(batch(b"x"))
+    stale = file.read_bytes()
+    for epoch in (6, 7):
+        log.set_leader_epoch(epoch)
+        log.append(batch(b"x"))
+    log.close()
+    fresh = file.read_bytes()
+    file.write_bytes(stale)
+    log = open_log(folder, clean=False, leader_epoch=8)
+    assert log.leader_epochs() == [(4, 0), (6, 1), (7, 2)]
+    assert file.read_bytes() == fresh
+    log.close()
+
+
 def test_a_snapshot_that_cannot_be_opened_stays(tmp_path: Path) -> None:
     """The log is not opened, since the batches of the producers in a sound snapshot may be deleted."""
     folder, kept = tmp_path / "t-0", tmp_path / "kept"
