@@ -15,7 +15,7 @@ from kbroker.log._partition cimport (
     NEW_FILE, NEW_TOPIC_ID, Partition, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
     write_txn_checkpoint,
 )
-from kbroker.log._posix cimport EIO, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
+from kbroker.log._posix cimport EIO, ENOENT, PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
 from kbroker.log.producers._producer_state cimport producer_state_clear
 from kbroker.log.producers._producer_table cimport SNAPSHOT_CORRUPT, producer_state_load_snapshot
 from kbroker.log.segment._segment cimport (
@@ -190,7 +190,9 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
             from_offset = offset
             partition.snapshot_offset = offset
             break
-        if rc != SNAPSHOT_CORRUPT and rc != -EIO:       # it may be sound: the batches of its producers may be deleted
+        # After another error it may be sound, and the batches of its producers may be deleted. The first of two turns
+        # has removed a damaged one.
+        if rc not in (SNAPSHOT_CORRUPT, -EIO, -ENOENT):
             raise OSError(-rc, os.strerror(-rc), os.fsdecode(path))
         producer_state_clear(partition.producers)
         remove_snapshot(directory, offset)
