@@ -50,7 +50,7 @@ class Client(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Accepted push of a client. ``sender``: who sent it, possibly another client that knows the instance's id."""
+    """Accepted push. ``sender``: the client of the connection, possibly another one that knows the instance's id."""
 
     client: ClientInstance
     sender: Client

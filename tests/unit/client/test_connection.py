@@ -1,10 +1,13 @@
 """Addresses, the failures of one connection, and the negotiated versions."""
 
 import contextlib
+import errno
+import os
 import socket
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 
@@ -167,6 +170,10 @@ def test_search_for_tls_ends_with_the_request(
     times = [0.0]
     found: list[float] = []
 
+    class Reset(socket.socket):
+        def getpeername(self) -> NoReturn:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
     class Watched(socket.socket):
         def settimeout(self, value: float | None) -> None:
             found.append(value or 0.0)
@@ -180,7 +187,7 @@ def test_search_for_tls_ends_with_the_request(
         return Watched(fileno=ours.detach())
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        stream = socket.create_connection(server.getsockname())
+        stream = Reset(fileno=socket.create_connection(server.getsockname()).detach())
         connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: stream, clock=lambda: times[0])
         monkeypatch.setattr(socket, "create_connection", connect)
         with server.accept()[0] as theirs:
