@@ -292,8 +292,11 @@ cdef int judge_segment(Partition *partition, str directory, LogSegment *segment,
 
 
 cdef int64_t load_segments(Partition *partition, str directory, SegmentList *list_, bint clean, int64_t recovery_point,
-                           int64_t *first_scanned) except -1:
-    """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read whole."""
+                           int64_t *first_scanned) except -2:
+    """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read whole.
+
+    Returns -1 after the removal of an empty segment file inside the segment before it: a roll that failed has left it.
+    """
     cdef LogSegment *segment
     cdef int64_t next_base, end = list_.segments[0].base_offset
     cdef int32_t slot
@@ -309,6 +312,10 @@ cdef int64_t load_segments(Partition *partition, str directory, SegmentList *lis
             load_segment(partition, segment, next_base, check_all, &scan)
         if scan.rc < 0:
             fail(scan.rc, directory, segment.base_offset)
+        if 0 <= next_base < scan.next_offset and os.path.getsize(
+                os.path.join(directory, f"{next_base:020d}.log")) == 0:
+            remove_segment(directory, next_base)
+            return -1
         judge_segment(partition, directory, segment, next_base, recovery_point, &scan)
         end = scan.next_offset
     return end
@@ -346,6 +353,10 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         end = list_.segments[0].base_offset
         if directory is not None:
             end = load_segments(partition, directory, list_, clean, recovery_point, &first_scanned)
+            if end < 0:
+                segment_list_release(list_)
+                list_ = NULL
+                return load_partition(partition, directory, clean, recovery_point, log_start)
         if end < log_start and directory is not None and atomic_load(&partition.damage_offset) == INT64_MAX:
             # All remaining records are below the log's start and must not be served. Start again, empty, at the log
             # start.

@@ -294,3 +294,24 @@ def test_roll_that_fails_leaves_no_segment(tmp_path: Path) -> None:
     log = open_log(folder)
     assert log.damage is None
     assert len(read_all(log)) == 2
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_the_file_of_a_failed_roll_hides_no_record(tmp_path: Path, clean: bool, is_last: bool) -> None:
+    """An empty segment file inside another segment, which could not be removed after a failed roll, is removed."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder)
+    for _ in range(4):
+        assert log.append(batch(b"x")).error == 0
+    if not is_last:
+        log.roll()
+        assert log.append(batch(b"x")).error == 0
+    end = log.log_end_offset
+    log.close(clean)
+    for base in (1, 3):
+        (folder / f"{base:020}.log").touch()
+    log = open_log(folder, clean=clean)
+    assert (log.damage, log.cut, log.append(batch(b"y")).base_offset) == (None, None, end)
+    assert len(read_all(log)) == end + 1
+    assert [facts.base_offset for facts in log.segments()] == ([0] if is_last else [0, 4])
