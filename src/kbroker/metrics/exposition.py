@@ -9,16 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kbroker.metrics.families import (
-    Buckets,
-    Family,
-    Kind,
-    Sample,
-    bounded,
-    kafka_name,
-    label_name,
-    prometheus_name,
-)
+from kbroker.metrics.families import Buckets, Family, Kind, Sample, bounded, label_name
 from kbroker.metrics.registry import MetricName, Metrics
 
 if TYPE_CHECKING:
@@ -92,7 +83,7 @@ class Exposition:
             for _, tags, value in series:
                 by_tags.setdefault(tuple(tags), []).append(Sample(tuple(tags.values()), value))
             for tag_names, found in by_tags.items():
-                family = _with_labels(series[0][0], tag_names)
+                family = series[0][0]._replace(labels=tag_names)
                 yield family, bounded(tuple(map(label_name, tag_names)), found, self._entity_series, family.combine)
         for source in sources:
             yield from source(self._entity_series)
@@ -122,10 +113,6 @@ def family_of(name: MetricName) -> Family:
     kind: Kind = "counter" if name.name.endswith(("-total", "Total")) else "gauge"
     combine: Literal["sum", "max"] = "max" if name.name.endswith(("-time", "-avg", "-max")) else "sum"
     return Family(name.group, name.name, kind, tuple(tag for tag, _ in name.tags), name.description, combine=combine)
-
-
-def _with_labels(family: Family, labels: tuple[str, ...]) -> Family:
-    return Family(family.group, family.name, family.kind, labels, family.help, combine=family.combine)
 
 
 class _Collector:
@@ -167,6 +154,3 @@ def _add(metric: Metric, family: Family, labels: Mapping[str, str], value: float
         metric.add_sample(f"{name}_bucket", {**own, "le": "+Inf" if bound == float("inf") else f"{bound:g}"}, total)
     metric.add_sample(f"{name}_count", own, total)
     metric.add_sample(f"{name}_sum", own, value.sum)
-
-
-__all__ = ["ENTITY_SERIES", "Exposition", "MissingLibraryError", "family_of", "kafka_name", "prometheus_name"]

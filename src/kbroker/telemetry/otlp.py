@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -23,7 +24,6 @@ NO_VALUE = 1  # flag of a point: nothing was measured
 _SCALARS = ("string_value", "bool_value", "int_value", "double_value")
 
 Attributes = tuple[tuple[str, str], ...]
-Kind = Literal["string_value", "bool_value", "int_value", "double_value"]
 
 
 class Point(NamedTuple):
@@ -52,15 +52,8 @@ def parse(data: bytes) -> MetricsData:
 
 
 def points(message: MetricsData) -> Iterator[Point]:
-    """Yield the values of a push, at most ``MAX_POINTS``; values that are not finite are left out."""
-    left = MAX_POINTS
-    for point in _all_points(message):
-        if not math.isfinite(point.value):
-            continue
-        if left == 0:
-            return
-        left -= 1
-        yield point
+    """Return the values of a push, at most ``MAX_POINTS``; values that are not finite are left out."""
+    return islice((point for point in _all_points(message) if math.isfinite(point.value)), MAX_POINTS)
 
 
 def _all_points(message: MetricsData) -> Iterator[Point]:
@@ -103,7 +96,7 @@ def _merged(common: Attributes, own: Iterable[Any]) -> Attributes:
 
 def _text_of(value: Any) -> str | None:
     """Return the text of a value; None for a nested one."""
-    kind: Kind | None = value.WhichOneof("value")
+    kind = value.WhichOneof("value")
     return str(getattr(value, kind)) if kind in _SCALARS else None
 
 

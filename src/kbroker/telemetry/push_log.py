@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.limited_log import RepeatedFailures
@@ -21,17 +20,6 @@ logger = get_logger(__name__)
 
 VERSION = 1
 MAX_CHARACTERS = 4 << 20  # of names and attributes in a line, in which each value repeats those of its resource
-
-
-class Sender(NamedTuple):
-    """Sender of a push, in the form of the log."""
-
-    client_instance_id: str
-    client_id: str | None
-    principal: str
-    address: str | None
-    software_name: str | None
-    software_version: str | None
 
 
 class PushLog:
@@ -48,18 +36,16 @@ class PushLog:
         )
         self.written = self.dropped = 0
 
-    def write(self, sender: Sender, points: Iterable[Point], interval_ms: int, is_last: bool) -> None:
-        """Write the line of a push. A failure of the disk drops it, which is counted and logged."""
+    def write(self, sender: Mapping[str, str | None], points: Iterable[Point], interval_ms: int, is_last: bool) -> None:
+        """Write the line of a push. A failure of the disk drops it, which is counted and logged.
+
+        Args: ``sender``: fields of the line about the client.
+        """
         record = {
             "version": VERSION,
             "time": self._clock.wall_ms(),
             "broker": self._broker,
-            "clientInstanceId": sender.client_instance_id,
-            "clientId": sender.client_id,
-            "principal": sender.principal,
-            "address": sender.address,
-            "softwareName": sender.software_name,
-            "softwareVersion": sender.software_version,
+            **sender,
             "intervalMs": interval_ms,
             "terminating": is_last,
             "metrics": _metrics(points),

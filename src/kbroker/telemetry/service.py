@@ -18,7 +18,7 @@ from kbroker.telemetry import otlp
 from kbroker.telemetry.forwarder import Forwarder
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.manager import ClientMetricsManager, Push
-from kbroker.telemetry.push_log import PushLog, Sender
+from kbroker.telemetry.push_log import PushLog
 from kbroker.telemetry.series import ClientSeries
 
 if TYPE_CHECKING:
@@ -102,17 +102,17 @@ class TelemetryService:
         return {name: text[: otlp.MAX_NAME] for name, text in found.items() if text is not None}
 
 
-def _sender_of(push: Push) -> Sender:
+def _sender_of(push: Push) -> dict[str, str | None]:
     """Return the client as the log shows it."""
     facts = push.sender.facts
-    return Sender(
-        uuid_to_text(push.client.uuid),
-        facts.get("client_id"),
-        push.sender.principal,
-        facts.get("client_source_address"),
-        facts.get("client_software_name"),
-        facts.get("client_software_version"),
-    )
+    return {
+        "clientInstanceId": uuid_to_text(push.client.uuid),
+        "clientId": facts.get("client_id"),
+        "principal": push.sender.principal,
+        "address": facts.get("client_source_address"),
+        "softwareName": facts.get("client_software_name"),
+        "softwareVersion": facts.get("client_software_version"),
+    }
 
 
 def _push_log(config: BrokerConfig, clock: BaseClock) -> PushLog | None:
