@@ -7,7 +7,7 @@ from kbroker.common.java.java_text import java_length
 from kbroker.coordinator.group_records import NO_TIMESTAMP, CommittedOffset
 from kbroker.metadata.topics import TopicView
 from kbroker.requests.context import ApiContext, Body, RequestContext
-from kbroker.requests.rows import TopicRows, merged_topics
+from kbroker.requests.rows import TopicRows, merged_topics, partition_row
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_IDS = 10
@@ -43,7 +43,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 error = Errors.UNKNOWN_TOPIC_ID
             elif name not in allowed:
                 error = checks.OFFSET_COMMIT.error
-            refused.append((key, [_row(row["PartitionIndex"], error) for row in topic["Partitions"]]))
+            refused.append((key, [partition_row(row["PartitionIndex"], error) for row in topic["Partitions"]]))
             continue
         rows: list[tuple[int, Errors]] = []
         unknown: list[Body] = []
@@ -51,7 +51,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             index = row["PartitionIndex"]
             metadata = row["CommittedMetadata"] or ""
             if not 0 <= index < len(view.partitions):
-                unknown.append(_row(index, Errors.UNKNOWN_TOPIC_OR_PARTITION))
+                unknown.append(partition_row(index, Errors.UNKNOWN_TOPIC_OR_PARTITION))
             elif metadata and java_length(metadata) > ctx.config.integer("offset.metadata.max.bytes"):
                 rows.append((index, Errors.OFFSET_METADATA_TOO_LARGE))  # in Java's characters, not in bytes
             else:
@@ -72,7 +72,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         except KafkaError as error_of_all:
             refusal = error_of_all.error
     committed = [
-        (key, [_row(index, error if refusal is NONE else refusal) for index, error in rows]) for key, rows in passed
+        (key, [partition_row(index, error if refusal is NONE else refusal) for index, error in rows])
+        for key, rows in passed
     ]
     return {"Topics": merged_topics(refused, committed)}
 
@@ -81,10 +82,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
-        rows = [_row(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        rows = [partition_row(row["PartitionIndex"], error) for row in topic["Partitions"]]
         topics.append({"Name": topic.get("Name", ""), "TopicId": topic.get("TopicId"), "Partitions": rows})
     return {"Topics": topics}
-
-
-def _row(index: int, error: Errors) -> Body:
-    return {"PartitionIndex": index, "ErrorCode": int(error)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from kbroker.common.errors import Errors, KafkaError
@@ -28,10 +29,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongW
 
 
 def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    wanted: dict[str, list[Body]] = {}
-    for row in body["Topics"]:
-        wanted.setdefault(row["Name"], []).append(row)
-    once = dict.fromkeys(name for name, rows in wanted.items() if len(rows) == 1 and name != CLUSTER_METADATA_TOPIC)
+    wanted = {row["Name"]: row for row in body["Topics"]}
+    times = Counter(row["Name"] for row in body["Topics"])
+    once = dict.fromkeys(name for name in wanted if times[name] == 1 and name != CLUSTER_METADATA_TOPIC)
     allowed: Collection[str] = once
     if not ctx.auth.allows(request, checks.CREATE_TOPICS_ANY):
         allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
@@ -42,9 +42,9 @@ def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     )
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
-    for name, rows in wanted.items():
+    for name, row in wanted.items():
         responses[name] = {}  # reserves its position
-        if len(rows) > 1:
+        if times[name] > 1:
             responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
         elif name in once and name not in allowed:
             responses[name] = _refused(name, checks.CREATE_TOPICS.error, "Authorization failed.")
@@ -52,7 +52,7 @@ def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             error = too_many_partitions()
             responses[name] = _refused(name, error.error, error.message)
         else:
-            topics[name] = _new_topic(rows[0])
+            topics[name] = _new_topic(row)
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     described: dict[tuple[tuple[str, str], ...], list[Entry]] = {}  # most topics set the same configs: none
     results = ctx.topics.create_all(topics.values(), body["validateOnly"], quota.record)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection
-from typing import TypeVar
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.metadata.topics import ZERO_ID
 from kbroker.quota.mutation_quota import ThrottlingQuotaExceededError
 from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
+from kbroker.requests.rows import NOT_HOSTED
 from kbroker.security.authorizer import checks
-
-_T = TypeVar("_T", str, uuid.UUID)
 
 STRICT_FROM = 5  # first version whose clients support error 89
 
-UNKNOWN_TOPIC = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 ALREADY_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
 
@@ -38,8 +36,8 @@ def _delete(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
         return failure(body, disabled, request)
     responses: list[Body] = []
-    names: list[str] = []
-    ids: list[uuid.UUID] = []
+    names_given: Counter[str] = Counter()
+    ids_given: Counter[uuid.UUID] = Counter()
     for name, topic_id in _rows(body, request):
         if name is None and topic_id == ZERO_ID:
             responses.append(_row(None, ZERO_ID, Errors.INVALID_REQUEST, "Neither topic name nor id were specified."))
@@ -47,18 +45,18 @@ def _delete(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             text = "You may not specify both topic name and topic id."
             responses.append(_row(name, topic_id, Errors.INVALID_REQUEST, text))
         elif name is not None:
-            names.append(name)
+            names_given[name] += 1
         else:
-            ids.append(topic_id)
-    unique, repeated_names = _split(names)
-    unique_names = dict.fromkeys(unique)
-    unique_ids, repeated_ids = _split(ids)
-    refused_ids = frozenset(repeated_ids)
-    for name in repeated_names:
-        responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
-    for topic_id in repeated_ids:
-        responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
-    names = []
+            ids_given[topic_id] += 1
+    unique_names = dict.fromkeys(name for name, times in names_given.items() if times == 1)
+    unique_ids = [topic_id for topic_id, times in ids_given.items() if times == 1]
+    for name in names_given:
+        if name not in unique_names:
+            responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
+    for topic_id in ids_given:
+        if ids_given[topic_id] > 1:
+            responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
+    names: list[str] = []
     views = {topic_id: view for topic_id in unique_ids if (view := ctx.topics.get_by_id(topic_id)) is not None}
     deletable: Collection[str] = {*unique_names, *(view.name for view in views.values())}
     describable = deletable
@@ -82,12 +80,12 @@ def _delete(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             responses.append(_unauthorized(name, ZERO_ID))
         elif name in deletable:
             view = ctx.topics.get(name)
-            if view is not None and view.topic_id in refused_ids:
+            if view is not None and ids_given[view.topic_id] > 1:
                 responses.append(_row(name, view.topic_id, Errors.INVALID_REQUEST, ALREADY_SUPPLIED))
             else:
                 names.append(name)
         elif ctx.topics.get(name) is None:
-            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC))
+            responses.append(_row(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
         else:
             responses.append(_unauthorized(name, ZERO_ID))
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
@@ -108,20 +106,12 @@ def _rows(body: Body, request: RequestContext) -> list[tuple[str | None, uuid.UU
     return [(name, ZERO_ID) for name in body["TopicNames"]]
 
 
-def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
-    """Return the unique items and the duplicates, each once."""
-    counts: dict[_T, int] = {}
-    for item in items:
-        counts[item] = counts.get(item, 0) + 1
-    return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
-
-
 def _response(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -> Body:
     if isinstance(deleted, uuid.UUID):
         return _row(name, deleted, Errors.NONE, None)
     if isinstance(deleted, ThrottlingQuotaExceededError):
         return _row(name, topic_id, deleted.error, None)
-    text = UNKNOWN_TOPIC if deleted.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else deleted.message
+    text = NOT_HOSTED if deleted.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else deleted.message
     return _row(name, ZERO_ID, deleted.error, text)
 
 

@@ -9,6 +9,7 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.internal_topic import EndMarker
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import partition_row
 from kbroker.security.authorizer import checks
 
 
@@ -58,12 +59,7 @@ def _response(body: Body, result: Callable[[Body, str, int], Errors]) -> Body:
     markers = []
     for producer_id, topics in rows.items():
         found = [
-            {
-                "Name": name,
-                "Partitions": [
-                    {"PartitionIndex": index, "ErrorCode": int(error)} for index, error in partitions.items()
-                ],
-            }
+            {"Name": name, "Partitions": [partition_row(*one) for one in partitions.items()]}
             for name, partitions in topics.items()
         ]
         markers.append({"ProducerId": producer_id, "Topics": found})

@@ -13,6 +13,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import partition_row
 from kbroker.security.authorizer import checks
 
 logger = get_logger(__name__)
@@ -186,8 +187,5 @@ class _Commit:
 
 
 def _response(rows: Rows) -> Body:
-    topics = []
-    for name, found in rows.items():
-        partitions = [{"PartitionIndex": index, "ErrorCode": int(error)} for index, error in found]
-        topics.append({"Name": name, "Partitions": partitions})
+    topics = [{"Name": name, "Partitions": [partition_row(*one) for one in found]} for name, found in rows.items()]
     return {"Topics": topics}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from kbroker.apis.api44_incremental_alter_configs import (
     STORED,
-    AlterChecks,
     authorize,
     each_resource,
     failure,
     forward_rest,
 )
-from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation
+from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.metadata.configs.dynamic_configs import check_changes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.forward import Forward
@@ -18,9 +17,10 @@ from kbroker.security.authorizer import checks
 
 __all__ = ["before_forwarding", "failure", "handle"]
 
-_CHECKS = AlterChecks(
-    checks.ALTER_CONFIGS_TOPIC, checks.ALTER_CONFIGS_GROUP, checks.ALTER_CONFIGS_CLUSTER, checks.ALTER_CONFIGS_CLUSTER
-)
+_CHECKS = dict.fromkeys(ConfigResourceType, checks.ALTER_CONFIGS_CLUSTER) | {
+    ConfigResourceType.TOPIC: checks.ALTER_CONFIGS_TOPIC,
+    ConfigResourceType.GROUP: checks.ALTER_CONFIGS_GROUP,
+}
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

@@ -8,6 +8,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.requests.cluster import is_replica
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import partition_row
 from kbroker.security.authorizer import checks
 
 logger = get_logger(__name__)
@@ -39,7 +40,6 @@ def _response(body: Body, judge: Callable[[str, str, int], Errors]) -> Body:
         for topic in folder["Topics"]:
             rows = topics.setdefault(topic["Name"], {})
             for index in topic["Partitions"]:
-                error = judge(folder["Path"], topic["Name"], index)
-                rows[index] = {"PartitionIndex": index, "ErrorCode": int(error)}
+                rows[index] = partition_row(index, judge(folder["Path"], topic["Name"], index))
     named = ((name, rows) for name, rows in topics.items() if rows)  # a topic without partitions has no row
     return {"Results": [{"TopicName": name, "Partitions": list(rows.values())} for name, rows in named]}

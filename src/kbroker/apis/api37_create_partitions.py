@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.topic_rules import FEW_PARTITIONS
 from kbroker.quota.mutation_quota import MutationQuota
@@ -20,20 +22,19 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongW
 
 
 def _grow_all(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    wanted: dict[str, list[Body]] = {}
-    for row in body["Topics"]:
-        wanted.setdefault(row["Name"], []).append(row)
-    once = [name for name, rows in wanted.items() if len(rows) == 1]
+    wanted = {row["Name"]: row for row in body["Topics"]}
+    times = Counter(row["Name"] for row in body["Topics"])
+    once = [name for name in wanted if times[name] == 1]
     allowed = ctx.auth.allowed(request, checks.CREATE_PARTITIONS, once)
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     responses = []
-    for name, rows in wanted.items():
-        if len(rows) > 1:
+    for name, row in wanted.items():
+        if times[name] > 1:
             responses.append(_response(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
         elif name not in allowed:
             responses.append(_response(name, checks.CREATE_PARTITIONS.error, None))
         else:
-            responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
+            responses.append(_grow(ctx, row, body["ValidateOnly"], quota))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}
 
 

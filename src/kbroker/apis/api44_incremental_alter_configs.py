@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -14,26 +13,20 @@ from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.forward import Forward
 from kbroker.requests.rows import resource_row
 from kbroker.security.authorizer import checks
+from kbroker.security.authorizer.auth_helper import CLUSTER_NAME
 
 #: Resources that the controller checks alone; other types are loggers, brokers, and unknown ones.
 STORED = (ConfigResourceType.TOPIC, ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP)
 
 
-class AlterChecks(NamedTuple):
-    """Checks of the authorizer before the configs of a resource change, by type of resource."""
-
-    topic: checks.Check
-    group: checks.Check
-    cluster: checks.Check
-    loggers: checks.Check
-
-
-_CHECKS = AlterChecks(
-    checks.INCREMENTAL_ALTER_CONFIGS_TOPIC,
-    checks.INCREMENTAL_ALTER_CONFIGS_GROUP,
-    checks.INCREMENTAL_ALTER_CONFIGS_CLUSTER,
-    checks.INCREMENTAL_ALTER_CONFIGS_LOGGERS,
-)
+#: The authorizer's check before the configs of a resource change, by type of resource.
+_CHECKS = {
+    ConfigResourceType.TOPIC: checks.INCREMENTAL_ALTER_CONFIGS_TOPIC,
+    ConfigResourceType.GROUP: checks.INCREMENTAL_ALTER_CONFIGS_GROUP,
+    ConfigResourceType.BROKER: checks.INCREMENTAL_ALTER_CONFIGS_CLUSTER,
+    ConfigResourceType.CLIENT_METRICS: checks.INCREMENTAL_ALTER_CONFIGS_CLUSTER,
+    ConfigResourceType.BROKER_LOGGER: checks.INCREMENTAL_ALTER_CONFIGS_LOGGERS,
+}
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -72,17 +65,13 @@ def _changes(resource: Body) -> list[ConfigChange]:
     return [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]
 
 
-def authorize(ctx: ApiContext, request: RequestContext, resource: Body, asked: AlterChecks) -> None:
+def authorize(
+    ctx: ApiContext, request: RequestContext, resource: Body, asked: Mapping[ConfigResourceType, checks.Check]
+) -> None:
     """Check that the client may change the configs of a resource. Raises: KafkaError. Unknown types fail later."""
-    kind = resource["ResourceType"]
-    if kind == ConfigResourceType.TOPIC:
-        ctx.auth.require(request, asked.topic, resource["ResourceName"])
-    elif kind == ConfigResourceType.GROUP:
-        ctx.auth.require(request, asked.group, resource["ResourceName"])
-    elif kind == ConfigResourceType.BROKER_LOGGER:
-        ctx.auth.require(request, asked.loggers)
-    elif kind in (ConfigResourceType.BROKER, ConfigResourceType.CLIENT_METRICS):
-        ctx.auth.require(request, asked.cluster)
+    check = asked.get(resource["ResourceType"])
+    if check is not None:
+        ctx.auth.require(request, check, CLUSTER_NAME if check.kind is checks.CLUSTER else resource["ResourceName"])
 
 
 def each_resource(body: Body, alter: Callable[[Body], bool]) -> Body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.requests.context import ApiContext, Body, RequestContext
-from kbroker.requests.rows import TopicRows, merged_topics
+from kbroker.requests.rows import TopicRows, merged_topics, partition_row
 from kbroker.security.authorizer import checks
 
 
@@ -27,14 +27,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if view is None or len(known) < len(indexes):
             error = Errors.UNKNOWN_TOPIC_OR_PARTITION if name in allowed else checks.OFFSET_DELETE.error
             unknown = [index for index in indexes if not 0 <= index < count]
-            refused.append(({"Name": name}, [_row(index, error) for index in unknown]))
+            refused.append(({"Name": name}, [partition_row(index, error) for index in unknown]))
     places = [(name, index) for name, indexes in passed for index in indexes]
     results = ctx.groups.offsets.delete(body["GroupId"], places)
     executed: TopicRows = [
-        ({"Name": name}, [_row(index, results[name, index]) for index in indexes]) for name, indexes in passed
+        ({"Name": name}, [partition_row(index, results[name, index]) for index in indexes]) for name, indexes in passed
     ]
     return {"ErrorCode": 0, "Topics": merged_topics(refused, executed)}
-
-
-def _row(index: int, error: Errors) -> Body:
-    return {"PartitionIndex": index, "ErrorCode": int(error)}

@@ -8,6 +8,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -22,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     try:
         exact, present = _filter(body["Components"])
     except KafkaError as refusal:
-        return _refused(refusal.error, refusal.message)
+        return {**error_fields(refusal), "Entries": None}
     entries = [
         {
             "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type],
@@ -35,7 +36,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return the error without entries."""
-    return _refused(error, error.message)
+    return {**error_fields(KafkaError(error)), "Entries": None}
 
 
 def _filter(components: Iterable[Body]) -> tuple[dict[str, str | None], set[str]]:
@@ -75,7 +76,3 @@ def _filter(components: Iterable[Body]) -> tuple[dict[str, str | None], set[str]
 
 def _invalid(text: str) -> KafkaError:
     return KafkaError(Errors.INVALID_REQUEST, text)
-
-
-def _refused(error: Errors, message: str) -> Body:
-    return {"ErrorCode": int(error), "ErrorMessage": message, "Entries": None}

@@ -9,10 +9,10 @@ from kbroker.common.errors import Errors
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.requests.cluster import controller_id
 from kbroker.requests.context import ApiContext, Body, RequestContext
+from kbroker.requests.rows import NOT_HOSTED
 from kbroker.security.authorizer import checks
 
 FIRST_WITH_NODES = 2
-NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

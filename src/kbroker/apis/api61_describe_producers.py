@@ -11,10 +11,10 @@ from kbroker.log._partition_log import active_producers
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.response_room import NO_ROOM_TEXT, ResponseRoom
+from kbroker.requests.rows import NOT_HOSTED
 from kbroker.security.authorizer import checks
 
 NO_ROOM = Errors.UNKNOWN_TOPIC_OR_PARTITION  # the only error after which Java's Admin always retries
-NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.apis.group_heartbeats import accepted, check_texts, invalid
-from kbroker.apis.share_group_requests import are_enabled
+from kbroker.apis.share_group_requests import MAX_MEMBER_ID_LENGTH, are_enabled
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.modern_group.member import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.coordinator.modern_group.records import partition_rows
@@ -11,8 +11,6 @@ from kbroker.coordinator.share_group.membership import HeartbeatRequest
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
-
-MAX_MEMBER_ID_LENGTH = 36  # of a UUID as text
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

@@ -13,6 +13,7 @@ from kbroker.metadata.topics import ZERO_ID
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.peers import share_of
 from kbroker.requests.response_room import NO_ROOM, NO_ROOM_TEXT, ResponseRoom
+from kbroker.requests.rows import error_fields
 from kbroker.security.authorizer import checks
 
 UNKNOWN_LAG = -1
@@ -71,7 +72,7 @@ def _named(ctx: ApiContext, group_id: str, wanted: list[Body], request: RequestC
         name, indexes = topic["TopicName"], topic["Partitions"]
         view = ctx.topics.get(name)
         if name not in allowed:
-            rows = [{**_uninitialized(index), **_error(check.error)} for index in indexes]
+            rows = [{**_uninitialized(index), **error_fields(KafkaError(check.error))} for index in indexes]
             refused.append(_row(name, ZERO_ID, rows))
         elif view is None:
             unknown.append(_row(name, ZERO_ID, [_uninitialized(index) for index in indexes]))
@@ -99,7 +100,7 @@ def _partition(ctx: ApiContext, name: str, index: int, state: ShareState) -> Bod
         return row
     log = ctx.topics.partition(name, index)
     if log is None:
-        return {**_uninitialized(index), "StartOffset": 0, **_error(Errors.KAFKA_STORAGE_ERROR)}
+        return {**_uninitialized(index), "StartOffset": 0, **error_fields(KafkaError(Errors.KAFKA_STORAGE_ERROR))}
     return {**row, "Lag": state.lag(log.high_watermark)}
 
 
@@ -112,10 +113,6 @@ def _uninitialized(index: int) -> Body:
         "ErrorCode": 0,
         "ErrorMessage": None,
     }
-
-
-def _error(error: Errors) -> Body:
-    return {"ErrorCode": int(error), "ErrorMessage": error.message}
 
 
 def _row(name: str, topic_id: UUID, partitions: list[Body]) -> Body:

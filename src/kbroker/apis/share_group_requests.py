@@ -1,4 +1,4 @@
-"""Check and failure shared by requests about share groups."""
+"""Check, limit and failure shared by requests about share groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.feature_versions import SHARE_VERSION
 from kbroker.requests.context import ApiContext, Body
 from kbroker.requests.rows import error_fields
+
+MAX_MEMBER_ID_LENGTH = 36  # of a UUID as text
 
 
 def are_enabled(ctx: ApiContext) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from uuid import UUID
 
+from kbroker.apis.share_group_requests import MAX_MEMBER_ID_LENGTH, are_enabled
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.feature_versions import SHARE_VERSION
 from kbroker.requests.cluster import current_leader, endpoint_rows, live_nodes
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer.checks import Check
@@ -16,7 +16,6 @@ from kbroker.share.sessions import SharedPartition
 from kbroker.share.share_partition import AcknowledgementBatch
 from kbroker.share.share_partition_manager import Outcomes
 
-MAX_MEMBER_ID_LENGTH = 36
 RENEW_VERSION = 2
 NO_TEXT = ""  # of a partition's error whose message is null
 
@@ -26,7 +25,7 @@ Acknowledged = dict[SharedPartition, KafkaError | None]
 
 def check_request(ctx: ApiContext, body: Body, request: RequestContext, check: Check) -> None:
     """Check feature, group, permission and member. Raises: KafkaError for the whole request."""
-    if ctx.features.level(SHARE_VERSION) < 1:
+    if not are_enabled(ctx):
         raise KafkaError(Errors.UNSUPPORTED_VERSION)
     if body["GroupId"] is None:
         raise KafkaError(Errors.INVALID_REQUEST, "Invalid group id in the request.")

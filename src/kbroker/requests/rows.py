@@ -16,12 +16,19 @@ MALFORMED = (
     "incompatible broker. See the broker logs for more details."
 )
 
+NOT_HOSTED = "This server does not host this topic-partition."
+
 
 def error_fields(error: KafkaError | None) -> Body:
     """Return the code and the text of a row: NONE and null without an error."""
     if error is None:
         return {"ErrorCode": 0, "ErrorMessage": None}
     return {"ErrorCode": int(error.error), "ErrorMessage": error.message}
+
+
+def partition_row(index: int, error: Errors) -> Body:
+    """Return the row of a partition that has nothing but an error, or NONE."""
+    return {"PartitionIndex": index, "ErrorCode": int(error)}
 
 
 def resource_row(resource: Body, error: Errors, message: str | None) -> Body:
