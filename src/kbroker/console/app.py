@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from email.message import Message
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -329,7 +328,7 @@ class Console:
             and request.headers.get("sec-fetch-site") not in _FOREIGN
         ):
             return None
-        refused = self._access.refusal(request.address, _message(request.headers))
+        refused = self._access.refusal(request.address, request.headers)
         if refused is None:
             return None
         can_sign_in = self._passwords is not None or (self._access.has_token and refused.status == 401)
@@ -445,14 +444,6 @@ def _entry_of(path: str) -> str:
 
 
 _FOREIGN = ("cross-site", "same-site")
-
-
-def _message(headers: Mapping[str, str]) -> Message:
-    """Return headers in the form that the port's access check expects."""
-    found = Message()
-    for name, value in headers.items():
-        found[name] = value
-    return found
 
 
 def _form(request: HttpRequest) -> Query:

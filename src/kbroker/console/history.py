@@ -38,23 +38,6 @@ class Totals(NamedTuple):
     """
 
     time_ms: int
-    bytes_in: int
-    bytes_out: int
-    produce: int
-    fetch: int
-    other: int
-    throttled: int
-    refused: int
-    produce_ms: float
-    connections: int
-
-
-class Rates(NamedTuple):
-    """Rates per second between two samples. ``produce_ms``: average, NaN without any; ``connections``: number of open
-    connections at the second sample.
-    """
-
-    time_ms: int
     bytes_in: float
     bytes_out: float
     produce: float
@@ -64,6 +47,12 @@ class Rates(NamedTuple):
     refused: float
     produce_ms: float
     connections: int
+
+
+class Rates(Totals):
+    """Rates per second between two samples. ``produce_ms``: average, NaN without any; ``connections``: number of open
+    connections at the second sample.
+    """
 
 
 class Throttled(NamedTuple):

@@ -116,18 +116,14 @@ class _Page:
         return not self.is_full
 
 
-def first_offset(log: Any, *, offset: int | None, time_ms: int | None, count: int) -> int:
-    """Return the offset at which a page begins: the given one, that of a time, or that of the latest records.
+def first_offset(log: Any, offset: int | None, time_ms: int) -> int:
+    """Return the offset at which a page begins: the given one, or that of a time.
 
     An offset outside the log is the nearest one inside. Raises: OSError.
     """
     start: int = log.log_start_offset
     end: int = log.high_watermark
-    if offset is not None:
-        wanted = offset
-    elif time_ms is not None:
-        wanted = int(log.offset_for_timestamp(time_ms).offset)
-        wanted = end if wanted < 0 else wanted
-    else:
-        wanted = end - count
-    return max(start, min(wanted, end))
+    if offset is None:
+        offset = int(log.offset_for_timestamp(time_ms).offset)
+        offset = end if offset < 0 else offset
+    return max(start, min(offset, end))

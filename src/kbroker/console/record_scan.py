@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -131,11 +133,8 @@ class Scan:
                 marks[p] = after
                 if self._ends_round(len(active) - number - 1):
                     break
-        chosen = _first(found, count, lambda one: one.record.timestamp_ms)
-        for p, matches in found.items():
-            kept = sum(one.partition == p for one in chosen)
-            if kept < len(matches):
-                marks[p] = matches[kept].record.offset
+        chosen, left_out = _first(found, count, lambda one: one.record.timestamp_ms)
+        marks |= {one.partition: one.record.offset for one in left_out}
         ends = all(at >= self._partitions[p].high_watermark for p, at in marks.items())
         return self._step(chosen, marks, ends)
 
@@ -157,11 +156,8 @@ class Scan:
                 if self._ends_round(len(active) - number - 1):
                     break
             width = min(2 * width, CHUNK)
-        chosen = _first(found, count, lambda one: -one.record.timestamp_ms)
-        for p, matches in found.items():
-            kept = sum(one.partition == p for one in chosen)
-            if kept < len(matches):
-                marks[p] = matches[kept].record.offset + 1
+        chosen, left_out = _first(found, count, lambda one: -one.record.timestamp_ms)
+        marks |= {one.partition: one.record.offset + 1 for one in left_out}
         are_at_start = all(at <= self._partitions[p].log_start_offset for p, at in marks.items())
         return self._step(chosen[::-1], marks, are_at_start)
 
@@ -235,10 +231,16 @@ def decoded_record(decoders: Decoders, topic: str, partition: int, record: LogRe
     return decoders.record(topic, partition, record.offset, record.timestamp_ms, record.key, record.value, headers)
 
 
-def _first(found: Mapping[int, list[Match]], count: int, order: Callable[[Match], int]) -> list[Match]:
-    """Return the first matches of all partitions, those of each partition in their own order."""
-    merged = heapq.merge(*found.values(), key=order)
-    return [match for match, _ in zip(merged, range(count), strict=False)]
+def _first(
+    found: Mapping[int, list[Match]], count: int, order: Callable[[Match], int]
+) -> tuple[list[Match], list[Match]]:
+    """Return the first matches of all partitions, and the next one of each partition that has more.
+
+    Those of each partition stay in their own order.
+    """
+    chosen = list(islice(heapq.merge(*found.values(), key=order), count))
+    taken = Counter(one.partition for one in chosen)
+    return chosen, [matches[taken[p]] for p, matches in found.items() if taken[p] < len(matches)]
 
 
 def _contains(wanted: str, data: bytes | None, text: str | None) -> bool:

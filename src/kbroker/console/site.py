@@ -101,12 +101,15 @@ class Parts(NamedTuple):
 
 
 class Site:
-    """Data for one request. ``cluster`` is leased at its first use, until ``close``. Threads: the request's."""
+    """Data for one request. ``cluster`` is leased at its first use, until the context ends. Threads: the request's.
 
-    def __init__(self, parts: Parts, identity: Identity, lags: LagHistory | None = None) -> None:
+    ``lags``: those of the groups that pages have shown lately.
+    """
+
+    def __init__(self, parts: Parts, identity: Identity, lags: LagHistory) -> None:
         self.parts = parts
         self.identity = identity
-        self._lags = lags
+        self.lags = lags
         self._leases = ExitStack()
         self._cluster: Cluster | None = None
 
@@ -148,12 +151,6 @@ class Site:
     ) -> AbstractContextManager[None]:
         """Return a context in which an authorization error about the resource names this ACL (PageError 403)."""
         return needing(self.identity.principal, operation, kind, name)
-
-    @property
-    def lags(self) -> LagHistory:
-        """Return the lag of the groups that pages have shown lately."""
-        assert self._lags is not None
-        return self._lags
 
     @property
     def clock(self) -> BaseClock:

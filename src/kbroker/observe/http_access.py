@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Mapping
 from email.message import Message
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from kbroker.observe.wrong_tokens import WrongTokens
 
 logger = get_logger(__name__)
 
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 class Refusal(NamedTuple):
@@ -66,12 +67,12 @@ class HttpAccess:
         """Return whether a token is configured."""
         return self._token is not None
 
-    def refusal(self, peer: str, headers: Message) -> Refusal | None:
+    def refusal(self, peer: str, headers: Message | Mapping[str, str]) -> Refusal | None:
         """Return the reason to refuse a request, None if access is allowed.
 
-        Args: ``peer``: address of the client. ``headers`` of the request.
+        Args: ``peer``: address of the client. ``headers`` of the request, by name in lower case or in any case.
         """
-        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.token_refusal(peer, given)
         is_foreign = not is_loopback(peer)
@@ -82,9 +83,9 @@ class HttpAccess:
         if not self._trusts_this_machine:
             reason = "a broker with an authorizer, or with authentication on every listener, needs a token"
             return Refusal(403, f"{reason}: set {self._setting}, and send it")
-        if not is_local_name(headers.get("Host", "")):
+        if not is_local_name(headers.get("host", "")):
             return Refusal(403, "the Host header must be an address or localhost, unless the token is sent")
-        if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refusal(403, "another site's page may not read this")
         if any(name in headers for name in _FORWARDED):
             return Refusal(401, "a token is needed: the request came through a proxy")

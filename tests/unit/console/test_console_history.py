@@ -98,7 +98,7 @@ def test_a_shadow_does_not_make_what_is_enforced_pale(rig: Rig) -> None:
     rig.look(T0 + SECOND)
     broker = SimpleNamespace(clock=SimpleNamespace(epoch_ms=lambda: T0 + SECOND), verdicts=rig.verdicts)
     parts = Parts(None, broker.clock, None, Local(broker, rig.history, None), "", False, T0, None)  # type: ignore[arg-type]
-    values = throttles(Site(parts, Identity("User:ANONYMOUS", "127.0.0.1")), Query({})).values
+    values = throttles(Site(parts, Identity("User:ANONYMOUS", "127.0.0.1"), None), Query({})).values  # type: ignore[arg-type]
     assert [(row.is_shadow, [cell.shade for cell in row.cells]) for row in values["part"].rows] == [
         (False, [SHADES]),
         (True, [SHADES]),

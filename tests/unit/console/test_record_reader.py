@@ -44,13 +44,12 @@ def test_from_an_offset(log: PartitionLog) -> None:
 
 def test_where_a_page_begins(log: PartitionLog) -> None:
     append(log, *(b"v" for _ in range(50)))
-    assert first_offset(log, offset=7, time_ms=None, count=20) == 7
-    assert first_offset(log, offset=700, time_ms=None, count=20) == 50
-    assert first_offset(log, offset=None, time_ms=None, count=20) == 30
-    assert first_offset(log, offset=None, time_ms=T0 + 13, count=20) == 13
-    assert first_offset(log, offset=None, time_ms=T0 + 99, count=20) == 50
+    assert first_offset(log, 7, 0) == 7
+    assert first_offset(log, 700, 0) == 50
+    assert first_offset(log, None, T0 + 13) == 13
+    assert first_offset(log, None, T0 + 99) == 50
     log.delete_records(40)
-    assert first_offset(log, offset=3, time_ms=None, count=20) == 40
+    assert first_offset(log, 3, 0) == 40
     with pytest.raises(KafkaError):
         read_records(log, 3, 1)
 

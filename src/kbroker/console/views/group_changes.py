@@ -59,15 +59,13 @@ def reset(site: Site, form: Query) -> Change:
         for (topic, index), offset in sorted(plan.after.items())
         if plan.before.get((topic, index)) != offset
     ]
-    back = address("group", group=group_id)
     return Change(
         f"Reset offsets of group {group_id}",
         lines,
         lambda: plan.apply(client),
-        back,
+        address("group", group=group_id),
         notes=_moved(plan),
         fields={"plan": text},
-        back=back,
         needs=needed,
     )
 
@@ -121,14 +119,12 @@ def remove(site: Site, form: Query) -> Change:
         raise ValueError(f"group {group_id} has no member {member_id[:60]}; it may have left")
     (member,) = found
     partitions = counted(len(member.assignment), "partition") if not member.unread_bytes else "an assignment"
-    back = address("group", group=group_id)
     return Change(
         f"Remove member {member_id} of group {group_id}",
         [Difference(f"member of {member.client_id} at {member.host}", partitions, None)],
         lambda: remove_member(Groups(site.cluster), group_id, described.group_type, member),
-        back,
+        address("group", group=group_id),
         notes=["Its partitions are assigned to the other members. A client that still runs joins again."],
-        back=back,
         needs=Needed(Operation.READ, ResourceType.GROUP, group_id),
     )
 

@@ -83,6 +83,7 @@ def messages(site: Site, query: Query) -> View:
         result = _looked(query, search, count)
     step, is_live = result.step, query.text("live") == "1"
     kept = {name: query.text(name) for name in _KEPT}
+    place = {name: query.text(name) for name in ("offset", "time", "at", "before")}
     older = None if result.older is None else address("messages", **kept, before=_mark_text(result.older))
     newer = None if result.newer is None else address("messages", **kept, at=_mark_text(result.newer))
     marks = step.marks if result.is_forward else {p: one.high_watermark for p, one in search.partitions.items()}
@@ -111,7 +112,7 @@ def messages(site: Site, query: Query) -> View:
         "start": min((one.log_start_offset for one in search.partitions.values()), default=0),
         "end": max((one.high_watermark for one in search.partitions.values()), default=0),
         "is_empty": all(one.log_start_offset >= one.high_watermark for one in search.partitions.values()),
-        "files": {kind: address("records", **kept, **_place(query), form=kind) for kind in KINDS},
+        "files": {kind: address("records", **kept, **place, form=kind) for kind in KINDS},
         "downloaded": DOWNLOADED,
         "decoders": [name for name in NAMES if site.parts.registry is not None or name not in BY_SCHEMA],
     }
@@ -239,7 +240,7 @@ def _looked(query: Query, search: _Search, count: int) -> _Result:
     time_ms = query.time_ms("time")
     if before is None and at is None and (offset >= 0 or time_ms is not None):
         wanted = None if offset < 0 else offset
-        at = {p: first_offset(one, offset=wanted, time_ms=time_ms, count=count) for p, one in partitions.items()}
+        at = {p: first_offset(one, wanted, time_ms or 0) for p, one in partitions.items()}
     if at is not None:
         step = scan.forward(at, count)
         is_first = all(one <= partitions[p].log_start_offset for p, one in at.items())
@@ -266,10 +267,6 @@ def _marks(query: Query, name: str, partitions: Mapping[int, WirePartition]) -> 
 
 def _mark_text(marks: Mapping[int, int]) -> str:
     return ".".join(f"{p}-{offset}" for p, offset in sorted(marks.items()))
-
-
-def _place(query: Query) -> dict[str, str]:
-    return {name: query.text(name) for name in ("offset", "time", "at", "before")}
 
 
 def _where(search: _Search, result: _Result) -> str:

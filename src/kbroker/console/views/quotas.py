@@ -72,13 +72,7 @@ def quota(site: Site, query: Query) -> View:
     values = _values(site, entity)
     keys = _keys(entity)
     rows = [
-        KeyRow(
-            key,
-            MEANINGS[key],
-            limit_text(key, values[key]) if key in values else None,
-            limit_text(key, values[shadow_key(key)]) if shadow_key(key) in values else None,
-        )
-        for key in keys
+        KeyRow(key, MEANINGS[key], _text(key, values.get(key)), _text(key, values.get(shadow_key(key)))) for key in keys
     ]
     shown = {
         "entity": entity,
@@ -228,7 +222,7 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
             if quota is None:
                 continue
             key = one["quota"]
-            quota["limit_text"] = None if quota["limit"] is None else limit_text(key, quota["limit"])
+            quota["limit_text"] = _text(key, quota["limit"])
             quota["entity_text"] = None if quota["entity"] is None else QuotaEntity.of(quota["entity"])
             counter = quota["counter"]
             if counter is not None:
@@ -237,7 +231,7 @@ def _for_page(found: dict[str, Any]) -> dict[str, Any]:
                 quota["chart"] = _chart(key, counter, found["time_ms"])
             for level in quota["levels"]:
                 level["entity_text"] = QuotaEntity.of(level["entity"])
-                level["limit_text"] = None if level["limit"] is None else limit_text(key, level["limit"])
+                level["limit_text"] = _text(key, level["limit"])
     for verdict in found["verdicts"]:
         texts = judged(verdict["quota"], verdict["observed"], verdict["limit"])
         verdict["observed_text"], verdict["limit_text"] = texts

@@ -6,7 +6,7 @@ import re
 
 from kbroker.client.admin import CreatedTopic, NewTopic
 from kbroker.client.cluster import TopicMetadata
-from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed
 from kbroker.console.requests import Fields, PageError, Query
@@ -34,8 +34,7 @@ def create(site: Site, form: Query) -> Change:
     )
 
     def request(validate_only: bool) -> CreatedTopic:
-        needed = Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
-        with site.needs(Operation.CREATE, TOPIC, wanted.name), site.needs(*needed):
+        with site.needs(Operation.CREATE, TOPIC, wanted.name), site.needs(Operation.CREATE):
             return site.admin.create_topics([wanted], validate_only=validate_only)[0]
 
     checked = request(validate_only=True)

@@ -108,17 +108,15 @@ def terminate(site: Site, form: Query) -> Change:
     found = _described(site, transactional_id)
     if found.state in ENDED:
         raise ValueError(f"expected an open transaction of {transactional_id}, found state {found.state}")
-    href = address("transaction", id=transactional_id)
     return Change(
         f"Abort the transaction of {transactional_id}",
         [Difference(_place_name(place), "open", "aborted") for place in found.partitions]
         or [Difference("transaction", found.state, "aborted")],
         lambda: Transactions(site.cluster).force_terminate(transactional_id),
-        href,
+        address("transaction", id=transactional_id),
         notes=["Its producer is fenced and has to start again."],
         confirm=transactional_id,
         state=f"{found.producer_id}-{found.producer_epoch}-{found.start_time_ms}",
-        back=href,
         needs=Needed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id),
     )
 
@@ -133,14 +131,12 @@ def abort(site: Site, form: Query) -> Change:
     if not found:
         raise ValueError(f"no transaction that is open in {_place_name(place)} starts at offset {offset:,}")
     (producer,) = found
-    href = address("hanging")
     return Change(
         f"Abort the transaction of producer {producer.producer_id} in {_place_name(place)}",
         [Difference(f"records of producer {producer.producer_id} from offset {offset:,}", "open", "aborted")],
         lambda: client.abort(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch),
-        href,
+        address("hanging"),
         notes=["Use it for a hanging transaction only: the coordinator of the transaction is bypassed."],
-        back=href,
         needs=Needed(Operation.ALTER),
     )
 
