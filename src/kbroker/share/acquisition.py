@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.share.fetched import AcquiredRecords, Fetched
@@ -74,24 +75,17 @@ def acquire(
     return _Acquisition(window, member_id, limits, fetched, lock_records).run(last, left)
 
 
+@dataclass
 class _Acquisition:
     """One acquisition."""
 
-    def __init__(
-        self,
-        window: InFlightWindow,
-        member_id: str,
-        limits: AcquireLimits,
-        fetched: Fetched,
-        lock_records: LockRecords,
-    ) -> None:
-        self.window = window
-        self.member_id = member_id
-        self.limits = limits
-        self.fetched = fetched
-        self.lock_records = lock_records
-        self.found: list[AcquiredRecords] = []
-        self.count = 0
+    window: InFlightWindow
+    member_id: str
+    limits: AcquireLimits
+    fetched: Fetched
+    lock_records: LockRecords
+    found: list[AcquiredRecords] = field(default_factory=list)
+    count: int = 0
 
     def run(self, last: int, left: int) -> list[AcquiredRecords]:
         """Acquire up to ``left`` records of the fetched ones to offset ``last``."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 
 from kbroker._core.timer.timing_wheel import TimerTask
@@ -41,22 +42,20 @@ class AcknowledgeType(enum.IntEnum):
 TERMINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
+@dataclass(slots=True, eq=False)
 class AcquisitionLock:
     """Lock of a member on the records that it acquired together, until ``due_ms``.
 
     ``holders``: number of runs that have the lock. The timer's task is cancelled with the last of them.
     """
 
-    __slots__ = ("due_ms", "first_offset", "has_expired", "holders", "last_offset", "member_id", "task")
-
-    def __init__(self, member_id: str, first_offset: int, last_offset: int, due_ms: int) -> None:
-        self.member_id = member_id
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.due_ms = due_ms
-        self.holders = 0
-        self.has_expired = False
-        self.task: TimerTask | None = None
+    member_id: str
+    first_offset: int
+    last_offset: int
+    due_ms: int
+    holders: int = 0
+    has_expired: bool = False
+    task: TimerTask | None = None
 
     def release(self) -> None:
         """Give up the lock of one run."""
@@ -76,6 +75,7 @@ class Transition:
         self.runs: list[InFlightRun] = []
 
 
+@dataclass(slots=True, eq=False)
 class InFlightRun:
     """Consecutive records of a batch that have the same state, delivery count, member and lock.
 
@@ -83,23 +83,15 @@ class InFlightRun:
     good, whatever the transition's outcome is.
     """
 
-    __slots__ = (
-        "delivery_count", "first_offset", "is_final", "last_offset", "lock", "member_id", "previous", "state",
-        "transition",
-    )  # fmt: skip
-
-    def __init__(
-        self, first_offset: int, last_offset: int, state: RecordState, delivery_count: int, member_id: str = NO_MEMBER
-    ) -> None:
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.state = state
-        self.delivery_count = delivery_count
-        self.member_id = member_id
-        self.lock: AcquisitionLock | None = None
-        self.transition: Transition | None = None
-        self.previous: tuple[RecordState, str] | None = None
-        self.is_final = False
+    first_offset: int
+    last_offset: int
+    state: RecordState
+    delivery_count: int
+    member_id: str = NO_MEMBER
+    lock: AcquisitionLock | None = None
+    transition: Transition | None = None
+    previous: tuple[RecordState, str] | None = None
+    is_final: bool = False
 
     @property
     def is_available(self) -> bool:

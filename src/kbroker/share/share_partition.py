@@ -493,10 +493,16 @@ def _same_types(ack: AcknowledgementBatch, first: int, last: int) -> Iterable[tu
             start = offset
 
 
-_COORDINATOR_ERRORS = frozenset(
-    {Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS}
-)
-_FENCED = frozenset({Errors.FENCED_LEADER_EPOCH, Errors.FENCED_STATE_EPOCH})
+#: The error that clients get for one of the persister; UNKNOWN_SERVER_ERROR for any other.
+_ERROR_FOR_CLIENTS = {
+    Errors.NOT_COORDINATOR: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.COORDINATOR_NOT_AVAILABLE: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.COORDINATOR_LOAD_IN_PROGRESS: Errors.COORDINATOR_NOT_AVAILABLE,
+    Errors.GROUP_ID_NOT_FOUND: Errors.GROUP_ID_NOT_FOUND,
+    Errors.UNKNOWN_TOPIC_OR_PARTITION: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    Errors.FENCED_LEADER_EPOCH: Errors.NOT_LEADER_OR_FOLLOWER,
+    Errors.FENCED_STATE_EPOCH: Errors.NOT_LEADER_OR_FOLLOWER,
+}
 
 
 def _reported(error: Exception, words: str, key: SharePartitionKey) -> KafkaError:
@@ -509,13 +515,6 @@ def _reported(error: Exception, words: str, key: SharePartitionKey) -> KafkaErro
 
 def persister_error(failure: KafkaError) -> KafkaError:
     """Return the error that clients get for an error of the persister. Source: ``fetchPersisterError``."""
-    error, message = failure.error, failure.message
-    if error in _COORDINATOR_ERRORS:
-        return KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, message)
-    if error in (Errors.GROUP_ID_NOT_FOUND, Errors.UNKNOWN_TOPIC_OR_PARTITION):
-        return KafkaError(error, message)
-    if error in _FENCED:
-        return KafkaError(Errors.NOT_LEADER_OR_FOLLOWER, message)
-    if error in (Errors.SASL_AUTHENTICATION_FAILED, Errors.UNSUPPORTED_VERSION):
-        return KafkaError(Errors.UNKNOWN_SERVER_ERROR, _SERVER_ERROR)
-    return KafkaError(Errors.UNKNOWN_SERVER_ERROR, message)
+    is_hidden = failure.error in (Errors.SASL_AUTHENTICATION_FAILED, Errors.UNSUPPORTED_VERSION)
+    error = _ERROR_FOR_CLIENTS.get(failure.error, Errors.UNKNOWN_SERVER_ERROR)
+    return KafkaError(error, _SERVER_ERROR if is_hidden else failure.message)

@@ -34,7 +34,7 @@ class SharePartitionService:
         signal: KeySignal,
         metrics: Metrics,
     ) -> None:
-        sensors = ShareSensors(metrics, clock)
+        sensors = ShareSensors(metrics)
         self.manager = SharePartitionManager(config, clock, topics, controller, persister, signal, sensors)
         self._topics = topics
         self._features = features

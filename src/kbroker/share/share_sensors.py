@@ -5,7 +5,6 @@ Source: ``ShareGroupMetrics``, ``SharePartitionMetrics``.
 
 from __future__ import annotations
 
-from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.stats import Avg, Max
 from kbroker.metrics.registry import Metrics
 from kbroker.share.in_flight import AcknowledgeType
@@ -15,15 +14,11 @@ _TYPES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJEC
 
 
 class ShareSensors:
-    """Rates and totals of all share groups. Threads: any.
+    """Rates and totals of all share groups. Threads: any."""
 
-    Args: ``metrics``: the registry for them; None: their own.
-    """
-
-    def __init__(self, metrics: Metrics | None, clock: BaseClock) -> None:
-        known = Metrics(clock=clock) if metrics is None else metrics
+    def __init__(self, metrics: Metrics) -> None:
         self._acknowledgements = {
-            int(type_): known.meter(
+            int(type_): metrics.meter(
                 f"RecordAcknowledgements-{type_.name}",
                 "record-acknowledgement",
                 GROUP,
@@ -32,13 +27,13 @@ class ShareSensors:
             )
             for type_ in _TYPES
         }
-        self._timeouts = known.meter(
+        self._timeouts = metrics.meter(
             "AcquisitionLockTimeout", "acquisition-lock-timeout", GROUP, "records whose acquisition locks expired"
         )
-        self._batches = known.sensor("InFlightBatchMessageCount")
+        self._batches = metrics.sensor("InFlightBatchMessageCount")
         name = "in-flight-batch-message-count"
-        self._batches.add(known.metric_name(f"{name}-avg", GROUP, description="records of a batch in flight"), Avg())
-        self._batches.add(known.metric_name(f"{name}-max", GROUP, description="records of a batch in flight"), Max())
+        self._batches.add(metrics.metric_name(f"{name}-avg", GROUP, description="records of a batch in flight"), Avg())
+        self._batches.add(metrics.metric_name(f"{name}-max", GROUP, description="records of a batch in flight"), Max())
 
     def acknowledged(self, type_: int, records: int) -> None:
         """Count acknowledged records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,9 +60,7 @@ class AuthHelper:
 
     def allowed(self, client: Client, check: Check, names: Iterable[str]) -> Collection[str]:
         """Return those of ``names`` for which the client is allowed the operation; each is checked once."""
-        counts: dict[str, int] = {}
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
+        counts = Counter(names)
         if self.authorizer is None:
             return counts.keys()
         return {name for name, count in counts.items() if self.allows(client, check, name, count)}

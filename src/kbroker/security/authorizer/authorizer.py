@@ -134,11 +134,7 @@ class Authorizer:
         """
         acls = self._about(principal, host, kind, name)
         found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)
-        if (
-            found.acl is None
-            and found.rule == "DefaultDeny"
-            and self.permitted(kind, name, principal, host) >> (operation) & 1
-        ):
+        if found.rule == "DefaultDeny" and self.permitted(kind, name, principal, host) >> operation & 1:
             return Decision(True, "DefaultAllow")
         return found
 
