@@ -20,11 +20,9 @@ FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then pass it to the coordinator of groups. Errors have a text."""
-    if ctx.features.level(GROUP_VERSION) < 1:
+    if ctx.features.level(GROUP_VERSION) < 1 or not ctx.groups.consumer_groups.settings.is_enabled:
         raise KafkaError(Errors.UNSUPPORTED_VERSION)
     groups = ctx.groups.consumer_groups
-    if not groups.settings.is_enabled:
-        raise KafkaError(Errors.UNSUPPORTED_VERSION)
     try:
         ctx.auth.require(request, checks.CONSUMER_GROUP_HEARTBEAT_GROUP, body["GroupId"])
         if body["SubscribedTopicNames"]:

@@ -74,10 +74,9 @@ def _check_features(body: Body) -> None:
     """Refuse the fields that Kafka 4.3 reserves. Raises: KafkaError INVALID_REQUEST."""
     if body["InstanceId"] is not None:
         raise invalid("Static membership is not yet supported.")
-    if body["TaskOffsets"] is not None:
-        raise invalid("TaskOffsets are not supported yet.")
-    if body["TaskEndOffsets"] is not None:
-        raise invalid("TaskEndOffsets are not supported yet.")
+    for name in ("TaskOffsets", "TaskEndOffsets"):
+        if body[name] is not None:
+            raise invalid(f"{name} are not supported yet.")
     if body["WarmupTasks"]:
         raise invalid("WarmupTasks are not supported yet.")
     topology = body["Topology"]
