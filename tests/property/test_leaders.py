@@ -1,6 +1,6 @@
 """Leaders, ISR and reassignments, compared with their rules under random moves, stops and starts of nodes."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kbroker.common.errors import KafkaError
@@ -41,6 +41,8 @@ def after(partition: PartitionRegistration, step: tuple[str, object], live: set[
 
 
 @given(REPLICAS, st.lists(STEPS, max_size=30))
+@example([3], [("reassign", [1, 2]), ("stop", 1), ("reassign", [1, 2]), ("stop", 3), ("reassign", None)])
+@example([3], [("stop", 1), ("reassign", [1, 2]), ("stop", 3), ("reassign", [4, 1])])
 def test_the_leader_is_a_live_member_of_the_isr(replicas: list[int], steps: list[tuple[str, object]]) -> None:
     partition, live = created(replicas), set(NODES)
     for step in steps:

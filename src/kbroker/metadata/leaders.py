@@ -122,23 +122,30 @@ def reassigned(
 ) -> PartitionRegistration:
     """Return the state of a partition that is assigned to other replicas; None cancels a reassignment.
 
-    It is complete as soon as all wanted replicas are live. Raises: KafkaError NO_REASSIGNMENT_IN_PROGRESS.
+    It is complete as soon as all wanted replicas are live. Replicas that a former reassignment added stay until then.
+
+    Raises: KafkaError NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT for a return to replicas of which none is
+    in the ISR.
     """
-    original = tuple(one for one in partition.replicas if one not in partition.adding_replicas)
+    known = partition.replicas
     if wanted is None:
         if not partition.adding_replicas and not partition.removing_replicas:
             raise KafkaError(Errors.NO_REASSIGNMENT_IN_PROGRESS, "")
-        wanted = original
-    target = tuple(wanted)
-    removing = tuple(one for one in original if one not in target)
-    adding = tuple(one for one in target if one not in original)
-    replicas = (*target, *removing)
-    if not adding and not removing:
-        replicas = target
-    isr = tuple(one for one in partition.isr if one in replicas) or partition.isr
-    directories = _directories(partition, replicas)
+        wanted = known = tuple(one for one in known if one not in partition.adding_replicas)
+    removing = tuple(one for one in known if one not in wanted)
+    replicas = (*wanted, *removing)
+    isr = tuple(one for one in partition.isr if one in replicas)
+    if not isr:
+        text = (
+            f"none of the original replicas {list(known)} is in the ISR {list(partition.isr)}: start one of them first"
+        )
+        raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
     after = partition._replace(
-        replicas=replicas, directories=directories, isr=isr, adding_replicas=adding, removing_replicas=removing
+        replicas=replicas,
+        directories=_directories(partition, replicas),
+        isr=isr,
+        adding_replicas=tuple(one for one in wanted if one not in known),
+        removing_replicas=removing,
     )
     return settled(after, live)
 

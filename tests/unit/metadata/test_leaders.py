@@ -1,10 +1,10 @@
-"""Elections that a client requests, of a leader that need not be in sync too."""
+"""Elections that a client requests, of a leader that need not be in sync too, and reassignments."""
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.image.partition_registration import NO_LEADER, RECOVERED, UNASSIGNED, PartitionRegistration
-from kbroker.metadata.leaders import elected
+from kbroker.metadata.leaders import elected, reassigned, settled
 
 
 def partition(leader: int, isr: tuple[int, ...], *replicas: int) -> PartitionRegistration:
@@ -36,3 +36,17 @@ def test_a_preferred_election() -> None:
     assert refusal(after, {1, 2}, is_unclean=False) is Errors.ELECTION_NOT_NEEDED
     assert refusal(before, {2}, is_unclean=False) is Errors.PREFERRED_LEADER_NOT_AVAILABLE
     assert refusal(partition(2, (2,), 1, 2), {1, 2}, is_unclean=False) is Errors.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_a_reassignment_ends_only_with_a_member_of_the_isr() -> None:
+    """Without one it is not cancelled, and another reassignment keeps the members until its replicas are in sync."""
+    moving = settled(reassigned(partition(3, (3,), 3), [1, 2], {2, 3}), {2})
+    assert (moving.replicas, moving.isr, moving.leader) == ((1, 2, 3), (2,), 2)
+    with pytest.raises(KafkaError, match=r"original replicas \[3\] is in the ISR \[2\]") as refused:
+        reassigned(moving, None, {2})
+    assert refused.value.error is Errors.INVALID_REPLICA_ASSIGNMENT
+    again = reassigned(moving, [4, 1], {2, 4})
+    assert (again.replicas, again.adding_replicas, again.removing_replicas) == ((4, 1, 2, 3), (4,), (2, 3))
+    assert (again.isr, again.leader) == ((2, 4), 2)
+    done = settled(again, {1, 2, 4})
+    assert (done.replicas, done.isr, done.leader) == ((4, 1), (4, 1), 4)
