@@ -87,7 +87,7 @@ def test_a_file_of_many_steps(browser: Browser, root: str, tmp_path: Path) -> No
     browser.find("a[data-steps]").send_keys("\ue007")
     browser.wait_for("the end", "document.getElementById('saved').textContent.endsWith('to the beginning saved')")
     file = tmp_path / "searched.jsonl"
-    wait_for("the file", file.exists)
+    wait_for("the file", lambda: file.exists() and file.stat().st_size > 0)  # renamed over an empty one
     offsets = [json.loads(line)["offset"] for line in file.read_text(encoding="utf-8").splitlines()]
     assert len(offsets) > 5000
     assert offsets == list(range(len(offsets)))
