@@ -197,23 +197,14 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
             written = self.write(group, [records.state_partitions_record(group_id, StatePartitions(deleting=deleting))])
         written.await_disk()
         errors = self._delete(group_id, {topic_id: one.partitions for topic_id, one in known.items()})
+        self._note_deleted(group_id, known.keys() - errors.keys())
         for error in errors.values():
             raise error
 
     def topics_deleted(self, group: ShareGroup) -> None:
         """Remove topics that no longer exist from the share partitions of a group. Raises: KafkaError."""
-        state = group.state_partitions
-        if state is None:
-            return
-        gone = {one for rows in state for one in rows if self.image.get_by_id(one) is None}
-        if not gone:
-            return
-        changed = StatePartitions(
-            {one: topic for one, topic in state.initializing.items() if one not in gone},
-            {one: topic for one, topic in state.initialized.items() if one not in gone},
-            {one: name for one, name in state.deleting.items() if one not in gone},
-        )
-        self.write(group, [records.state_partitions_record(group.group_id, changed)])
+        state = group.state_partitions or StatePartitions()
+        self._remove(group, {one for rows in state for one in rows if self.image.get_by_id(one) is None})
 
     def _initialize(
         self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
@@ -276,12 +267,17 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
         return errors
 
     def _note_deleted(self, group_id: str, topic_ids: Collection[UUID]) -> None:
+        """Remove topics without states, also those of a member that has joined meanwhile: it initializes them again."""
         with self._groups.locked(group_id) as group:
-            if isinstance(group, ShareGroup) and group.state_partitions is not None and topic_ids:
-                state = group.state_partitions
-                deleting = {topic_id: name for topic_id, name in state.deleting.items() if topic_id not in topic_ids}
-                changed = state._replace(deleting=deleting)
-                self.write(group, [records.state_partitions_record(group_id, changed)])
+            if isinstance(group, ShareGroup):
+                self._remove(group, topic_ids)
+
+    def _remove(self, group: ShareGroup, topic_ids: Collection[UUID]) -> None:
+        """Remove topics from the share partitions of a group. Raises: KafkaError."""
+        state = group.state_partitions or StatePartitions()
+        if any(topic_id in rows for rows in state for topic_id in topic_ids):
+            left = ({one: row for one, row in rows.items() if one not in topic_ids} for rows in state)
+            self.write(group, [records.state_partitions_record(group.group_id, StatePartitions._make(left))])
 
     @contextmanager
     def _empty(self, group_id: str) -> Iterator[ShareGroup]:

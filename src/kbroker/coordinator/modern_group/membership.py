@@ -139,14 +139,14 @@ class ModernMembership(Generic[G, S]):
         begin = self.timers.set_if_absent if if_absent else self.timers.set
         begin(group, kind, member_id, timeout_ms, lambda: self.expire(group, member_id, reason))
 
-    def expire(self, group: G, member_id: str, reason: str) -> None:
-        """Remove a member at the end of a time-out."""
+    def expire(self, group: G, member_id: str, reason: str) -> int | None:
+        """Remove a member at the end of a time-out; return the milliseconds until the next attempt if that fails."""
         member = group.members.get(member_id)
         if member is None:
-            return
+            return None
         try:
             self.fence(group, [member], reason)
-        except Exception as error:  # the log is not writable now, or a defect: it is tried again a session later
+        except Exception as error:  # the log is not writable now, or a defect
             logger.warning(
                 "group %s: cannot remove %s: %s",
                 group.group_id,
@@ -154,7 +154,8 @@ class ModernMembership(Generic[G, S]):
                 error,
                 exc_info=not isinstance(error, KafkaError),
             )
-            self.await_heartbeat(group, member_id)
+            return self.settings.session_timeout_ms(group.group_id)
+        return None
 
     def watch_reconciliation(self, group: G, before: Any, after: Any) -> None:
         """Start the rebalance time-out of a member that must revoke partitions or tasks; end it once it has."""
@@ -169,10 +170,11 @@ class ModernMembership(Generic[G, S]):
         """Remove a member unless it revokes its partitions or tasks within its rebalance time-out."""
         member_id, epoch, timeout_ms = member.member_id, member.member_epoch, member.rebalance_timeout_ms
 
-        def expire() -> None:
+        def expire() -> int | None:
             present = group.members.get(member_id)
-            if present is not None and present.member_epoch == epoch:
-                self.expire(group, member_id, f"it revoked nothing of epoch {epoch} within {timeout_ms} ms")
+            if present is None or present.member_epoch != epoch:
+                return None
+            return self.expire(group, member_id, f"it revoked nothing of epoch {epoch} within {timeout_ms} ms")
 
         self.timers.set(group, timers.REBALANCE, member_id, timeout_ms, expire)
 

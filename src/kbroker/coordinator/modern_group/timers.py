@@ -15,6 +15,10 @@ SESSION, REBALANCE, JOIN, SYNC, REGEX = "session", "rebalance", "join", "sync", 
 ALL_OF_A_MEMBER = (SESSION, REBALANCE, JOIN, SYNC)
 
 
+#: Called at the end of a time-out; returns the milliseconds until it is called again, None if it is done.
+Fire = Callable[[], int | None]
+
+
 class MemberTimer(DelayedOperation):
     """A time-out; ``fire`` is called under the group's lock when it ends, unless it was replaced or cancelled.
 
@@ -27,7 +31,7 @@ class MemberTimer(DelayedOperation):
         group: ModernGroup,
         key: tuple[str, str],
         timeout_ms: int,
-        fire: Callable[[], None],
+        fire: Fire,
     ) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
         self.due_ms = self.deadline_ms = timers.clock.now_ms() + timeout_ms
@@ -49,7 +53,9 @@ class MemberTimer(DelayedOperation):
                 self._timers.set(group, *self._key, left_ms, self._fire)
                 return
             del group.timers[self._key]
-            self._fire()
+            again_ms = self._fire()
+            if again_ms is not None:
+                self._timers.set(group, *self._key, again_ms, self._fire)
 
 
 class MemberTimers:
@@ -59,7 +65,7 @@ class MemberTimers:
         self.clock = clock
         self._purgatory = purgatory
 
-    def set(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
+    def set(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Fire) -> None:
         """Start a time-out; it replaces an earlier one of the kind."""
         self.cancel(group, kind, name)
         key = kind, name
@@ -67,7 +73,7 @@ class MemberTimers:
         group.timers[key] = timer
         self._purgatory.try_complete_else_watch(timer, [(group.group_id, kind, name)])
 
-    def extend(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]) -> None:
+    def extend(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Fire) -> None:
         """Start or restart a time-out. One that runs only gets a later end and keeps its ``fire``."""
         timer = group.timers.get((kind, name))
         deadline_ms = self.clock.now_ms() + timeout_ms
@@ -76,9 +82,7 @@ class MemberTimers:
         else:
             self.set(group, kind, name, timeout_ms, fire)
 
-    def set_if_absent(
-        self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Callable[[], None]
-    ) -> None:
+    def set_if_absent(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Fire) -> None:
         """Start a time-out, unless one of the kind runs."""
         if (kind, name) not in group.timers:
             self.set(group, kind, name, timeout_ms, fire)

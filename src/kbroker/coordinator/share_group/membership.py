@@ -124,7 +124,8 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
             for topic_id, partitions in target.items():
                 assigned.setdefault(topic_id, set()).update(partitions)
         for topic_id, topic in state.initialized.items():
-            if topic.name in group.subscribers and assigned.get(topic_id, set()) != topic.partitions:
+            is_wanted = topic.name in group.subscribers and assigned.get(topic_id, set()) != topic.partitions
+            if is_wanted and self.image.get_by_id(topic_id) is not None:  # the removal of a topic may not be stored
                 return True
         group.assigned_check = check
         return False

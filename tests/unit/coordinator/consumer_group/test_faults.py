@@ -45,6 +45,25 @@ def test_a_member_that_cannot_be_removed_now(bench: ConsumerGroupBench, caplog: 
     assert len(bench.described().members) == 0
 
 
+def test_a_member_that_revokes_nothing_and_cannot_be_removed_now(bench: ConsumerGroupBench) -> None:
+    """A member whose rebalance time-out ends while the log is not writable is removed a session later.
+
+    Its heartbeats do not keep it: otherwise the others would wait for its partitions without end.
+    """
+    bench.join("a", timeout_ms=30_000)
+    bench.join("b")
+    assert bench.beat("a", 2).has == {"t": [0, 1]}
+    bench.beat("b", 3)
+    take_replicas_away(bench)
+    for passed_ms in range(0, 30_000 + SESSION_MS, 15_000):
+        assert bench.targets().keys() == {"a", "b"}
+        assert (bench.beat("a", 2).epoch, bench.beat("b", 3).has) == (2, None)
+        if passed_ms == 45_000:
+            take_replicas_away(bench, False)
+        bench.after(15_000)
+    assert bench.beat("b", 3).has == {"t": [0, 1, 2, 3]}
+
+
 def test_an_assignor_that_fails(
     bench: ConsumerGroupBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

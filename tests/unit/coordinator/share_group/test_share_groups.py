@@ -6,6 +6,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_shard import GroupShard
 from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 from tests.support.errors import error_of, raising
@@ -210,6 +211,21 @@ def test_a_deleted_topic_leaves_the_group() -> None:
     assert bench.restart().partitions() == ({}, {}, [])
 
 
+def test_a_deleted_topic_whose_removal_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group makes one target assignment without the topic, not one with each heartbeat."""
+    bench = ShareGroupBench(FakeImage(t=2, u=1))
+    bench.settled("a", topics=("t", "u"))
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupShard, "append", raising(KafkaError(Errors.NOT_COORDINATOR)))
+        bench.image.delete("u")
+        bench.coordinator.topic_deleted("u")
+    epoch = bench.epochs()[0]
+    for _ in range(3):
+        assert bench.beat("a", bench.described().members[0].member_epoch).epoch == epoch + 1
+    assert bench.epochs() == (epoch + 1, epoch + 1)
+    assert bench.assigned() == {"a": {"t": [0, 1]}}
+
+
 def test_altered_offsets(bench: ShareGroupBench) -> None:
     """Altering offsets creates the group, and is refused when the group has members."""
     results = bench.groups.alter_offsets("g", {"t": {0: 5, 9: 0}, "v": {0: 1}})
@@ -293,6 +309,34 @@ def test_offsets_that_are_deleted_while_they_are_altered(
     assert bench.partitions() == ({}, {}, [])
     bench.settled("a")
     assert bench.partitions() == ({}, ALL, [])
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+def test_a_member_that_joins_during_a_deletion(
+    bench: ShareGroupBench, is_group: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Share partitions that the member has initialized, and whose states are then deleted, are initialized again."""
+    bench.settled("a")
+    bench.beat("a", -1)
+    share = bench.share
+    assert share is not None
+    delete = share.delete
+
+    def join_and_delete(key: SharePartitionKey) -> None:
+        monkeypatch.setattr(share, "delete", delete)
+        bench.settled("b")
+        delete(key)
+
+    monkeypatch.setattr(share, "delete", join_and_delete)
+    if is_group:
+        assert error_of(bench.coordinator.delete, "g") is Errors.NON_EMPTY_GROUP
+    else:
+        assert bench.groups.delete_offsets("g", ["t"]) == {"t": bench.image.id("t")}
+    bench.settled("b")
+    for one in (bench, bench.restart()):
+        assert one.partitions() == ({}, ALL, [])
+    for index in ALL["t"]:
+        share.read(SharePartitionKey("g", bench.image.id("t"), index), -1)
 
 
 def test_deleted_offsets() -> None:
