@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,7 +59,9 @@ class AuthHelper:
 
     def allowed(self, client: Client, check: Check, names: Iterable[str]) -> Collection[str]:
         """Return those of ``names`` for which the client is allowed the operation; each is checked once."""
-        counts = Counter(names)
+        counts: dict[str, int] = {}
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
         if self.authorizer is None:
             return counts.keys()
         return {name for name, count in counts.items() if self.allows(client, check, name, count)}

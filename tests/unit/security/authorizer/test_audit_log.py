@@ -71,6 +71,12 @@ def test_refused_requests_are_logged(rig: Rig) -> None:
     assert rig.authorizer.rules.decisions == (0, 5)
 
 
+def test_names_may_be_the_keys_of_a_mapping(rig: Rig) -> None:
+    """Each key counts once, whatever its value is."""
+    assert rig.auth.allowed(rig.client(), checks.OFFSET_COMMIT, {"orders": None}) == set()
+    assert "resource = Topic:LITERAL:orders for request = OffsetCommit with resourceRefCount = 1 " in rig.lines()[0]
+
+
 def test_a_flood_of_refused_requests_does_not_fill_a_disk(rig: Rig) -> None:
     """At most 64 lines are logged at once, then 4 a check; all requests are counted. Quiet checks restore the limit."""
 
