@@ -18,11 +18,11 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.http_messages import METHODS, PLAIN, HttpRequest, HttpResponse, only_these
 from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.printable import printable
-from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation
+from kbroker.common.security.acls import CONSOLE_OPERATOR, Operation, ResourceType
 from kbroker.console import changes
 from kbroker.console.applied import Applied
 from kbroker.console.connections import Connections, Identity, in_process, unreachable
-from kbroker.console.denied import page_error
+from kbroker.console.denied import denied, page_error
 from kbroker.console.history import History, broker_totals
 from kbroker.console.lag_history import LagHistory, Shown
 from kbroker.console.pages import ACTIONS, PAGES, Page, Result, menu
@@ -237,8 +237,8 @@ class Console:
 
     def _made(self, site: Site, page: Page, query: Query) -> Result:
         """Return the page as its user may see it. Raises: PageError 403 with the missing ACL, and others."""
-        if page.needs_broker and not page.checks_acls:
-            site.require(Operation.DESCRIBE)
+        if page.needs_broker and not page.checks_acls and not site.may_describe_cluster:
+            raise denied(site.identity.principal, Operation.DESCRIBE, ResourceType.CLUSTER)
         try:
             return page.make(site, query)
         except KafkaError as error:

@@ -23,7 +23,7 @@ from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.console import ROOT as ROOT
 from kbroker.console.applied import Applied
 from kbroker.console.connections import Connections, Identity
-from kbroker.console.denied import denied, needing
+from kbroker.console.denied import needing
 from kbroker.console.history import History
 from kbroker.console.lag_history import LagHistory
 from kbroker.console.requests import PageError
@@ -181,18 +181,10 @@ class Site:
         """The broker's parts. Raises: PageError 404 without a broker."""
         return self.broker.context
 
-    def require(
-        self, operation: Operation, kind: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
-    ) -> None:
-        """Check that the broker's ACLs allow this user something, for a page that reads the broker's parts.
-
-        Raises: PageError 403 that names the ACL.
-        """
-        authorizer = self.context.auth.authorizer
-        if authorizer is None:
-            return
-        if not authorizer.permitted(kind, name, *self.identity) >> operation & 1:
-            raise denied(self.identity.principal, operation, kind, name)
+    @property
+    def may_describe_cluster(self) -> bool:
+        """Return whether the broker's ACLs allow this user Describe on the cluster, for what is read from its parts."""
+        return bool(self.allowed(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME]))
 
     def allowed(self, operation: Operation, kind: ResourceType, names: Iterable[str]) -> list[str]:
         """Return the names that the broker's ACLs allow this user, as its handlers decide.

@@ -29,10 +29,6 @@ class ScheduledTask:
         self._run = run
         self._cancelled = False
 
-    @property
-    def is_cancelled(self) -> bool:
-        return self._cancelled
-
     def cancel(self) -> None:
         """Prevent all further runs."""
         self._cancelled = True

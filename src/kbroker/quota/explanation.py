@@ -27,6 +27,9 @@ MOST_CLIENT_IDS = 20
 VERDICT_TEXT_BYTES = 128
 SHOWN_PRINCIPAL_BYTES, SHOWN_CLIENT_ID_BYTES = 127, 64
 
+#: Key of each type of quota in verdicts.
+KEY_OF_TYPE = dict(zip(QUOTA_TYPES, (*KEYS, CONNECTION_CREATION_RATE), strict=True))
+
 #: Unit of each quota; each is a rate per second.
 UNITS = {
     "producer_byte_rate": "bytes",
@@ -293,7 +296,7 @@ def _waiting(own: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "connection": one["connection"],
             "left_ms": one["throttle_left_ms"],
-            "quota": KEYS[QUOTA_TYPES.index(one["throttled_by"])] if one["throttled_by"] in QUOTA_TYPES[:4] else None,
+            "quota": KEY_OF_TYPE.get(one["throttled_by"]),
         }
         for one in own
         if "throttled" in one["muted"]
@@ -335,10 +338,9 @@ def _cut(name: str) -> str:
 
 
 def _verdict(verdict: Verdict, client: Client) -> dict[str, Any]:
-    place = QUOTA_TYPES.index(verdict.quota_type)
     return {
         "time_ms": verdict.time_ms,
-        "quota": KEYS[place] if place < len(KEYS) else CONNECTION_CREATION_RATE,
+        "quota": KEY_OF_TYPE[verdict.quota_type],
         "is_shadow": verdict.is_shadow,
         "is_own": _is_own(verdict, client),
         "principal": verdict.principal,

@@ -60,7 +60,7 @@ class ShareSessionCache:
         self.lock = threading.Lock()
         self.evictions = 0
         self._max_sessions = max_sessions
-        self._partition_count = 0
+        self.partition_count = 0  # of all sessions
         self._on_leave = on_leave
         self._on_empty = on_empty
         self._sessions: dict[tuple[str, str], ShareSession] = {}
@@ -69,11 +69,6 @@ class ShareSessionCache:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partition_count(self) -> int:
-        """Number of partitions of all sessions."""
-        return self._partition_count
 
     def open(
         self, group_id: str, member_id: str, partitions: Iterable[SharedPartition], connection_id: str
@@ -122,7 +117,7 @@ class ShareSessionCache:
             session.due.update(new)
             for place in removed:
                 if session.partitions.pop(place, None) is not None:
-                    self._partition_count -= 1
+                    self.partition_count -= 1
                 session.due.discard(place)
             session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
             return session
@@ -152,14 +147,14 @@ class ShareSessionCache:
             return self._remove((group_id, member_id))
 
     def _reserve(self, partitions: int) -> None:
-        if self._partition_count + partitions > MAX_PARTITIONS:
+        if self.partition_count + partitions > MAX_PARTITIONS:
             raise KafkaError(Errors.SHARE_SESSION_LIMIT_REACHED)
-        self._partition_count += partitions
+        self.partition_count += partitions
 
     def _remove(self, key: tuple[str, str]) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._partition_count -= len(session.partitions)
+            self.partition_count -= len(session.partitions)
             left = self._members.pop(key[0]) - 1
             if left:
                 self._members[key[0]] = left
@@ -174,12 +169,7 @@ class ShareSessionCache:
         with self.lock:
             self._sessions.clear()
             self._members.clear()
-            self._partition_count = 0
-
-    def connections(self) -> list[str]:
-        """Return the ids of the connections on which sessions were opened."""
-        with self.lock:
-            return list(self._by_connection)
+            self.partition_count = 0
 
     def disconnected(self, connection_id: str) -> None:
         """End the sessions of a closed connection, but not those that their members have opened on another one."""

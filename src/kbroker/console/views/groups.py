@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.group_lag import PartitionLag, lags_of, partition_lags, total_lag
+from kbroker.client.group_lag import lags_of, partition_lags, total_lag
 from kbroker.client.groups import STREAMS, GroupDescription, GroupMember, Groups, ListedGroup
 from kbroker.common.errors import Errors
 from kbroker.common.security.acls import Operation, ResourceType
@@ -106,7 +106,8 @@ def _rows(cluster: Cluster, listed: Sequence[ListedGroup]) -> list[GroupRow]:
 def group(site: Site, query: Query) -> View:
     """Return one group: its members, the offsets of each partition, and its lag over ten minutes."""
     described = described_group(site, query.needed("group"))
-    places = _places(site, described)
+    with site.needs(Operation.DESCRIBE, ResourceType.GROUP, described.group_id):
+        places = partition_lags(Groups(site.cluster), described.group_id, described.group_type)
     lag = total_lag(places)
     places.sort(key=lambda place: (-(place.lag or 0), place.topic, place.partition))
     part = part_of(places, query, "group", PARTITIONS)
@@ -129,11 +130,6 @@ def described_group(site: Site, group_id: str) -> GroupDescription:
     needed = site.needs(Operation.DESCRIBE, ResourceType.GROUP, group_id)
     with needed, instead(PageError(404, text, address("groups")), Errors.GROUP_ID_NOT_FOUND):
         return Groups(site.cluster, assignment_bytes=ASSIGNMENT_BYTES).describe(group_id)
-
-
-def _places(site: Site, described: GroupDescription) -> list[PartitionLag]:
-    with site.needs(Operation.DESCRIBE, ResourceType.GROUP, described.group_id):
-        return partition_lags(Groups(site.cluster), described.group_id, described.group_type)
 
 
 def measured_lag(cluster: Cluster, shown: Shown) -> int | None:

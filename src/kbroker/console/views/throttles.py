@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kbroker.common.quotas import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER
-from kbroker.common.request_log import QUOTA_TYPES
+from kbroker.common.quotas import CLIENT_ID, IP, USER
 from kbroker.common.shown_names import shown_name
 from kbroker.common.units import counted
 from kbroker.console.history import BIN_S, SECONDS, Bin, Throttled
@@ -15,12 +14,11 @@ from kbroker.console.paging import part_of
 from kbroker.console.rendering import decided, judged, milliseconds
 from kbroker.console.requests import Query
 from kbroker.console.site import Site, View
-from kbroker.quota._client_quotas import KEYS as CLIENT_QUOTA_KEYS
+from kbroker.quota.explanation import KEY_OF_TYPE
 from kbroker.quota.verdict import Verdict
 
 ROWS = 30  # of the map, a page
 VERDICTS = 50
-KEYS = (*CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE)  # in the order of QUOTA_TYPES
 SHADES = 6
 BINS = SECONDS // BIN_S
 
@@ -116,7 +114,7 @@ def _row(who: Throttled, bins: Mapping[int, Bin], first: int, highest: float) ->
 
 
 def _shown(one: Verdict) -> ShownVerdict:
-    observed, limit = judged(KEYS[QUOTA_TYPES.index(one.quota_type)], one.observed, one.limit)
+    observed, limit = judged(KEY_OF_TYPE[one.quota_type], one.observed, one.limit)
     return ShownVerdict(one, who_of(one), decided(one.refused, one.delay_served_ms), observed, limit)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.client.admin import EARLIEST, LATEST, OffsetInfo
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.common.security.acls import Operation, ResourceType
 from kbroker.common.topic_names import TopicPartition
 from kbroker.console.denied import instead
 from kbroker.console.line_chart import chart_of
 from kbroker.console.paging import part_of
 from kbroker.console.requests import Fields, PageError, Query
 from kbroker.console.site import Site, View
+from kbroker.metadata.image.partition_registration import PartitionRegistration
 from kbroker.metadata.topics import TopicView
 
 PARTITIONS = 100  # of a page
@@ -67,22 +68,19 @@ def listed(site: Site) -> list[Listed]:
     if site.has_broker:
         views = {view.name: view for view in site.context.topics.all()}
         names = sorted(site.allowed(Operation.DESCRIBE, ResourceType.TOPIC, views))
-        return [_listed_here(views[name]) for name in names]
+        return [_listed(views[name], views[name].registrations) for name in names]
 
     def request() -> list[Listed]:
-        found = [_listed(topic) for topic in site.cluster.fetch_metadata(None) if topic.error is Errors.NONE]
-        return sorted(found, key=lambda one: one.name)
+        found = [one for one in site.cluster.fetch_metadata(None) if one.error is Errors.NONE]
+        return [_listed(one, one.partitions) for one in sorted(found, key=lambda one: one.name)]
 
     return site.remember_metadata("topics", request)
 
 
-def _listed_here(view: TopicView) -> Listed:
-    offline = sum(one.leader < 0 for one in view.registrations)
-    return Listed(view.name, len(view.partitions), offline, view.is_internal)
-
-
-def _listed(topic: TopicMetadata) -> Listed:
-    offline = sum(one.leader < 0 for one in topic.partitions)
+def _listed(
+    topic: TopicView | TopicMetadata, partitions: Iterable[PartitionRegistration | PartitionMetadata]
+) -> Listed:
+    offline = sum(one.leader < 0 for one in partitions)
     return Listed(topic.name, len(topic.partitions), offline, topic.is_internal)
 
 
@@ -119,7 +117,7 @@ def _figures(site: Site, found: Sequence[Listed], has_offsets: bool) -> Mapping[
     Args: ``has_offsets``: request the numbers of records too.
     """
     if site.has_broker:
-        has_sizes = _sees_sizes(site)
+        has_sizes = site.may_describe_cluster
         return {one.name: _local_figures(site, one.name, has_sizes) for one in found}
     sizes: dict[str, int] = {}
     for (name, _), size_bytes in _sizes(site, [one.name for one in found]).items():
@@ -144,11 +142,6 @@ def _local_figures(site: Site, name: str, has_sizes: bool) -> Figures:
         sum(failed) + sum(leader < 0 for leader in leaders),
         site.local.topic_history.rate(name),
     )
-
-
-def _sees_sizes(site: Site) -> bool:
-    """Return whether the user may see the bytes of partitions by the ACLs of the broker of this process."""
-    return bool(site.allowed(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME]))
 
 
 def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
@@ -208,9 +201,10 @@ def topic(site: Site, query: Query) -> View:
     part = part_of(found.partitions, kept, "topic", PARTITIONS)
     rows = _partition_rows(site, found.name, part.rows)
     if site.has_broker:
-        figures = _local_figures(site, found.name, _sees_sizes(site))
+        figures = _local_figures(site, found.name, site.may_describe_cluster)
     else:
-        figures = _figures(site, [_listed(found)], has_offsets=len(found.partitions) <= MOST_OFFSETS)[found.name]
+        one = _listed(found, found.partitions)
+        figures = _figures(site, [one], has_offsets=one.partitions <= MOST_OFFSETS)[one.name]
     points = site.local.topic_history.points(found.name) if site.has_broker else []
     values = {
         "topic": found,
@@ -229,7 +223,7 @@ def _partition_rows(site: Site, name: str, partitions: Sequence[PartitionMetadat
     known = offsets(site, [(name, one.partition) for one in partitions])
     view = site.context.topics.get(name) if site.has_broker else None
     sizes = _sizes(site, [name]) if view is None else {}
-    sees_sizes = view is not None and _sees_sizes(site)
+    sees_sizes = view is not None and site.may_describe_cluster
     rows = []
     for one in partitions:
         tp = name, one.partition
