@@ -92,16 +92,17 @@ cdef WatchedKey *take_events(KeySignalCore *signal, bint waits) noexcept nogil:
 cdef void close_signal(KeySignalCore *signal) noexcept nogil:
     cdef WatchedKey *chain
     cdef WatchedKey *watched
+    cdef WatchedKey *following
     mutex_lock(&signal.lock)
     signal.is_closed = True
     chain = signal.first
     signal.first = signal.last = NULL
     watched = <WatchedKey *>hash_after(&signal.table, NULL)
     while watched != NULL:
-        hash_remove(&signal.table, &watched.node)
+        following = <WatchedKey *>hash_after(&signal.table, &watched.node)
         watched.node.next = <HashNode *>chain
         chain = watched
-        watched = <WatchedKey *>hash_after(&signal.table, NULL)
+        watched = following
     hash_clear(&signal.table)
     atomic_store(&signal.watched, 0)
     cond_broadcast(&signal.changed)

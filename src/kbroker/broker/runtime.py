@@ -500,7 +500,10 @@ class BrokerRuntime:
     # ------------------------------------------------------------ stop
 
     def stop(self) -> None:
-        """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent."""
+        """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent.
+
+        Ctrl-C ends the step that waits, and is raised after the others.
+        """
         atexit.unregister(self.stop)
         if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of the broker
             return
@@ -510,6 +513,9 @@ class BrokerRuntime:
                 undo()
             except Exception:
                 logger.exception("stopping the %s failed", what)
+            except BaseException:  # nothing else would close the port and the log
+                self.stop()
+                raise
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
         """Wait for delayed produces within the time limit of a stop; complete delayed fetches at once."""

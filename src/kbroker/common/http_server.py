@@ -168,7 +168,8 @@ class _Server(ThreadingHTTPServer):
             try:
                 self.serve_forever(_POLL_S)
             except Exception:
-                logger.exception("%s: a connection cannot be served", self.name)
+                with contextlib.suppress(Exception):  # no memory for the line either
+                    logger.exception("%s: a connection cannot be served", self.name)
             is_stopped = self.stopping.wait(_POLL_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:

@@ -49,9 +49,10 @@ class RepeatedFailures:
     def note(self, cause: Hashable, write: WriteLine, count: int = 1) -> None:
         """Count ``count`` failures; write a line about them if the period of this cause has lines left."""
         now_ms = self._clock.now_ms()
+        late: list[tuple[WriteLine, int]] = []
         with self._lock:
             if cause not in self._causes and len(self._causes) >= MAX_CAUSES:
-                self._forget_past(now_ms)
+                late = self._take_late(now_ms)
                 cause = cause if len(self._causes) < MAX_CAUSES else None
             found = self._causes.get(cause)
             if found is None:
@@ -59,6 +60,8 @@ class RepeatedFailures:
             found.write = write
             found.count += count
             times = self._due(found, now_ms)
+        for write_one, count_of_one in late:
+            write_one(count_of_one)
         if times:
             write(times)
 
@@ -69,20 +72,22 @@ class RepeatedFailures:
     def write_late(self) -> None:
         """Write the lines about failures that were counted in a past period, and remove causes without any."""
         now_ms = self._clock.now_ms()
-        late: list[tuple[WriteLine, int]] = []
         with self._lock:
-            for cause, found in list(self._causes.items()):
-                if now_ms - found.since_ms < self._period_ms:
-                    continue
-                if found.count:
-                    late.append((found.write, self._due(found, now_ms)))
-                else:
-                    del self._causes[cause]
+            late = self._take_late(now_ms)
         for write, times in late:
             write(times)
 
-    def _forget_past(self, now_ms: int) -> None:
-        self._causes = {one: it for one, it in self._causes.items() if now_ms - it.since_ms < self._period_ms}
+    def _take_late(self, now_ms: int) -> list[tuple[WriteLine, int]]:
+        """Return the lines of ``write_late``, and remove causes without any; the caller holds the lock."""
+        late: list[tuple[WriteLine, int]] = []
+        for cause, found in list(self._causes.items()):
+            if now_ms - found.since_ms < self._period_ms:
+                continue
+            if found.count:
+                late.append((found.write, self._due(found, now_ms)))
+            else:
+                del self._causes[cause]
+        return late
 
     def _due(self, cause: _Cause, now_ms: int) -> int:
         """Return the number of failures that a line reports now; 0 without a line."""

@@ -72,11 +72,10 @@ cdef bytes finish_writer(Writer *w):
 
 
 cdef int grow(Writer *w, int64_t size) except -1:
-    cdef int64_t capacity = w.capacity * 2
-    if capacity < w.size + size:
-        capacity = w.size + size + 64
-    if capacity > INT32_MAX:
-        raise ProtocolError(f"a message has {INT32_MAX} bytes at most, and this one needs {capacity}")
+    cdef int64_t needed = w.size + size
+    cdef int64_t capacity = min(max(w.capacity * 2, needed + 64), <int64_t>INT32_MAX)
+    if needed > INT32_MAX:
+        raise ProtocolError(f"a message has {INT32_MAX} bytes at most, and this one needs {needed}")
     _PyBytes_Resize(&w.buffer, capacity)
     w.data, w.capacity = <uint8_t *>PyBytes_AS_STRING(<bytes>w.buffer), capacity
     return 0

@@ -140,15 +140,16 @@ class EmbeddedCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all nodes, and delete the data. Idempotent."""
+        """Stop all nodes, and delete the data; a failure of one is raised after the others have stopped. Idempotent."""
         storage, self._storage = self._storage, None
-        for node in reversed(self._nodes.values()):
-            node.stop()
-        if storage is not None:
-            storage.close()
-        for held in self._held:
-            held.close()
-        self._held = []
+        held, self._held = self._held, []
+        with contextlib.ExitStack() as steps:  # the last one first
+            for one in held:
+                steps.callback(one.close)
+            if storage is not None:
+                steps.callback(storage.close)
+            for node in self._nodes.values():
+                steps.callback(node.stop)
 
     def cancel_start(self) -> None:
         """Let a current or later `start` raise StartCancelled. Threads: any; also from a signal handler."""

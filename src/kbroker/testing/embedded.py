@@ -115,11 +115,19 @@ class EmbeddedBroker(Broker):
             except OSError:
                 self._folder = tempfile.TemporaryDirectory(prefix="kbroker-")
             self._configure({"log.dirs": self._folder.name})
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            if self._runtime is None:
+                self._remove_folder()
+            raise
 
     def stop(self) -> None:
         """Stop in order; connections that a fault holds are closed, and a temporary folder is removed. Idempotent."""
         self._end()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()

@@ -63,7 +63,19 @@ def test_causes_beyond_the_limit_share_one() -> None:
     assert len(lines) == MAX_CAUSES + 1
     clock.advance_ms(REPEAT_MS)
     failures.note("new", lines.append)
-    assert len(lines) == MAX_CAUSES + 2
+    assert lines[MAX_CAUSES + 1 :] == [49, 1]
+
+
+def test_causes_beyond_the_limit_hide_no_earlier_failures() -> None:
+    """A new cause takes no place of an old one before the failures counted since its line are logged."""
+    failures = Failures()
+    for cause in range(MAX_CAUSES):
+        failures.fail(str(cause), 2)
+        failures.fail(str(cause), 3)
+    failures.lines.clear()
+    failures.clock.advance_ms(REPEAT_MS)
+    failures.fail("new")
+    assert failures.lines == [*((str(cause), 3) for cause in range(MAX_CAUSES)), ("new", 1)]
 
 
 def test_what_was_counted_is_logged_when_nothing_more_fails() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common import http_server
 from kbroker.common.http_server import DEADLINE_MS, MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.http_routes import RouteTable
@@ -239,6 +240,7 @@ def test_the_address_of_a_client(host: str, peer: str) -> None:
 def test_a_want_of_memory_does_not_end_the_port(
     monkeypatch: pytest.MonkeyPatch, server: tuple[HttpServer, VirtualClock]
 ) -> None:
+    """Nor does a line of the log for which there is no memory."""
     failed = threading.Event()
 
     def fail(_: object) -> None:
@@ -247,6 +249,7 @@ def test_a_want_of_memory_does_not_end_the_port(
 
     with monkeypatch.context() as patch:
         patch.setattr(socketserver.TCPServer, "get_request", fail)
+        patch.setattr(http_server.logger, "exception", raising(MemoryError))
         with connected(server[0].url):
             assert failed.wait(5)
     assert ask(server[0].url).startswith(b"HTTP/1.0 200")

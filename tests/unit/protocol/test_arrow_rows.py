@@ -150,3 +150,13 @@ def test_builders_must_be_there() -> None:
     with pytest.raises(ValueError, match="places"):
         rows.append({0: RecordBatchBuilder()}, 0, -1, NOW_MS, 0, 1)
     assert rows.append({0: RecordBatchBuilder()}, 0, 5, NOW_MS, 0, 1) == 5
+
+
+def test_rows_that_could_not_be_assigned_are_not_appended() -> None:
+    """A failed assignment ends the one before it."""
+    rows = ArrowRows(2, None, None, numbers([0, 2]))
+    rows.assign(3)
+    with pytest.raises(ValueError, match="there is no 2"):
+        rows.assign(2)
+    with pytest.raises(ValueError, match="assigned"):
+        rows.append({0: RecordBatchBuilder(), 2: RecordBatchBuilder()}, 0, 0, NOW_MS, 0, 1)

@@ -262,9 +262,8 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
     ok = ok and not w.failed
     for i in range(split_count):
         if ok and splits[i].at > at:
-            # The last stretch of memory owns the block; when the response ends in a region, that is the one before it.
-            ok = request_add_memory(request, w.data + at, splits[i].at - at,
-                                    w.data if i == split_count - 1 and splits[i].at == w.size_bytes else NULL)
+            # The first stretch of memory owns the block, so that it is freed also if a later one finds no memory.
+            ok = request_add_memory(request, w.data + at, splits[i].at - at, w.data if at == 0 else NULL)
             at = splits[i].at
         if ok:
             ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
@@ -272,7 +271,7 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
                 continue        # the response holds the count now
         open_file_release(splits[i].file)
     if ok and w.size_bytes > at:
-        ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data)
+        ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data if at == 0 else NULL)
     if not ok:
         request.action = ACTION_CLOSE
 

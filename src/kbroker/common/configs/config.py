@@ -400,7 +400,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """Return the keys of a Java properties file: comments, ``=`` or ``:`` or blanks, continued lines, escapes."""
     found: dict[str, str] = {}
     pending = ""
-    for raw in text.splitlines():
+    for raw in re.split("\r\n|[\r\n]", text):  # splitlines() ends lines at other characters too
         line = pending + raw.lstrip()
         pending = ""
         if not line or line[0] in "#!":

@@ -132,10 +132,15 @@ cdef class NetworkWatch:
         """
         cdef Watch *watch = self.watch
         cdef ProcessorCore *core
-        with nogil:
-            kb_block_signals()
-            core = wait_for_stuck(watch)
-        return None if core is NULL else self.processors[<size_t>core]
+        cdef Processor processor = None
+        while processor is None:
+            with nogil:
+                kb_block_signals()
+                core = wait_for_stuck(watch)
+            if core is NULL:
+                break
+            processor = self.processors.get(<size_t>core)       # None: it has ended and was removed meanwhile
+        return processor
 
     def close(self):
         """End ``wait``. Idempotent."""

@@ -18,7 +18,8 @@ def test_keys_are_watched_once() -> None:
 
 def test_close_ends_the_wait_and_the_watches() -> None:
     signal = KeySignal()
-    signal.watch(1, 2)
+    for low in range(1000):
+        signal.watch(1, low)
     found: list[list[tuple[int, int]]] = []
     waiting = threading.Thread(target=lambda: found.append(signal.wait()))
     waiting.start()
