@@ -300,7 +300,7 @@ cdef int64_t load_segments(Partition *partition, str directory, SegmentList *lis
     cdef LogSegment *segment
     cdef int64_t next_base, end = list_.segments[0].base_offset
     cdef int32_t slot
-    cdef bint check_all
+    cdef bint check_all, is_inside
     cdef Scan scan
     for slot in range(list_.count):
         segment = list_.segments[slot]
@@ -312,8 +312,12 @@ cdef int64_t load_segments(Partition *partition, str directory, SegmentList *lis
             load_segment(partition, segment, next_base, check_all, &scan)
         if scan.rc < 0:
             fail(scan.rc, directory, segment.base_offset)
-        if 0 <= next_base < scan.next_offset and os.path.getsize(
-                os.path.join(directory, f"{next_base:020d}.log")) == 0:
+        # The file of the last segment stays after damage, or the damaged segment would be the last one and be cut.
+        if scan.rc == 0:
+            is_inside = scan.next_offset > next_base
+        else:
+            is_inside = scan.next_offset < next_base and slot + 2 < list_.count
+        if next_base >= 0 and is_inside and os.path.getsize(os.path.join(directory, f"{next_base:020d}.log")) == 0:
             remove_segment(directory, next_base)
             return -1
         judge_segment(partition, directory, segment, next_base, recovery_point, &scan)

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
+from tests.support.compaction import CONFIG, compact, keyed
 from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, open_log, read_all
 from tests.support.wire import split
 
@@ -315,3 +316,20 @@ def test_the_file_of_a_failed_roll_hides_no_record(tmp_path: Path, clean: bool, 
     assert (log.damage, log.cut, log.append(batch(b"y")).base_offset) == (None, None, end)
     assert len(read_all(log)) == end + 1
     assert [facts.base_offset for facts in log.segments()] == ([0] if is_last else [0, 4])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_file_of_a_failed_roll_inside_a_compacted_segment(tmp_path: Path, clean: bool) -> None:
+    """It does not make a gap before a batch look like a wrong offset."""
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config=CONFIG)
+    for _ in range(3):
+        assert log.append(keyed((b"k", b"v"))).error == 0
+    log.roll()
+    assert log.append(keyed((b"k", b"w"))).error == 0
+    compact(log)
+    log.close(clean)
+    (folder / f"{2:020}.log").touch()
+    log = open_log(folder, config=CONFIG, clean=clean)
+    assert (log.damage, [base_of(one) for one in read_all(log)]) == (None, [2, 3])
+    assert [facts.base_offset for facts in log.segments()] == [0, 3]
