@@ -95,8 +95,7 @@ class UsageWatch:
         self._clients: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._topics: dict[str, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._lags: dict[str, tuple[int, int, int | None]] = {}  # topics, time_ns, lag
-        self._lag_rates: dict[str, float | None] = {}
+        self._lags: dict[str, tuple[int, int, int | None, float | None]] = {}  # topics, time_ns, lag, growth per second
         self._next_group = 0
 
     def close(self) -> None:
@@ -195,8 +194,7 @@ class UsageWatch:
         for gone in self._lags.keys() - set(names):
             del self._lags[gone]
         for group in listed:
-            topics, _, lag = self._lags.get(group.group_id, (0, 0, None))
-            rate = self._lag_rates.get(group.group_id)
+            topics, _, lag, rate = self._lags.get(group.group_id, (0, 0, None, None))
             usage.groups.append(GroupUse(group.group_id, group.state, topics, lag, rate))
 
     def _in_turn(self, names: list[str]) -> list[str]:
@@ -208,14 +206,14 @@ class UsageWatch:
 
     def _measure(self, client: Groups, name: str) -> None:
         committed = client.committed(name)
-        known = [tp for tp in committed if tp in self._ends and committed[tp].offset >= 0]
+        known = [tp for tp in committed if tp in self._ends]
         lag = sum(max(0, self._ends[tp] - committed[tp].offset) for tp in known) if known else None
         now_ns = self._clock.now_ns()
-        _, then_ns, before = self._lags.get(name, (0, 0, None))
-        self._lag_rates[name] = None
+        _, then_ns, before, _ = self._lags.get(name, (0, 0, None, None))
+        rate = None
         if lag is not None and before is not None and now_ns > then_ns:
-            self._lag_rates[name] = (lag - before) * 1e9 / (now_ns - then_ns)
-        self._lags[name] = (len({topic for topic, _ in committed}), now_ns, lag)
+            rate = (lag - before) * 1e9 / (now_ns - then_ns)
+        self._lags[name] = (len({topic for topic, _ in committed}), now_ns, lag, rate)
 
 
 def _throttle_kinds(connections: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:

@@ -1,7 +1,13 @@
 """Usage of a cluster between two looks."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from kbroker._core.clock import VirtualClock
+from kbroker.client import usage
+from kbroker.client.groups import CLASSIC, CommittedOffset, ListedGroup
 from kbroker.client.usage import _rate
 
 
@@ -12,3 +18,28 @@ from kbroker.client.usage import _rate
 def test_the_growth_per_second(now: int, then: int | None, interval_s: float | None, rate: float | None) -> None:
     """A value that was reset has not grown; without an earlier value, or time between them, the growth is unknown."""
     assert _rate(now, then, interval_s) == rate
+
+
+def test_a_group_that_is_made_again_has_no_earlier_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The growth of a lag is dropped with its group, not shown for a later group of that name before its turn."""
+    names: list[str] = []
+    groups = SimpleNamespace(
+        list_groups=lambda: [ListedGroup(name, "consumer", "Empty", CLASSIC) for name in names],
+        committed=lambda name: {("t", 0): CommittedOffset(4, -1, "")},
+    )
+    monkeypatch.setattr(usage, "Groups", lambda cluster: groups)
+    monkeypatch.setattr(usage, "GROUPS_A_LOOK", 1)
+    clock = VirtualClock()
+    watch = usage.UsageWatch(Any, Any, clock)  # type: ignore[arg-type]
+
+    def looked(end: int, *listed: str) -> list[tuple[str, int | None, float | None]]:
+        clock.advance_ms(1000)
+        names[:], watch._ends = listed, {("t", 0): end}
+        found = usage.Usage(0, 0.0, None)
+        watch._look_at_groups(Any, found)  # type: ignore[arg-type]
+        return [(one.group, one.lag, one.lag_per_s) for one in found.groups]
+
+    assert looked(10, "a") == [("a", 6, None)]
+    assert looked(13, "a") == [("a", 9, 3.0)]
+    assert looked(13, "b") == [("b", 9, None)]
+    assert looked(13, "b", "a") == [("b", 9, 0.0), ("a", None, None)]
