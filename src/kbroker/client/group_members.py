@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from kbroker.client.cluster import check, to_error
 from kbroker.client.connection import Body, BrokerConnectionError
-from kbroker.client.groups import Groups
+from kbroker.client.groups import Groups, decode_assignment
 from kbroker.client.partitions import topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
@@ -213,12 +213,6 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Return the bytes of an assignment to a member of the classic protocol."""
     fields = {"AssignedPartitions": topic_rows(sorted({*partitions}), "Topic"), "UserData": None}
     return codec.encode_versioned("ConsumerProtocolAssignment", SUBSCRIPTION_VERSION, fields)
-
-
-def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; empty bytes assign none."""
-    topics = codec.decode_versioned("ConsumerProtocolAssignment", data)[1]["AssignedPartitions"] if data else []
-    return tuple((t["Topic"], p) for t in topics for p in t["Partitions"])
 
 
 def assign_ranges(

@@ -276,15 +276,18 @@ def _described(
     return GroupDescription(row["GroupId"], kind, row["GroupState"], protocol_type, assignor, node_id, ordered, *epochs)
 
 
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of an assignment; empty bytes assign none. Raises: ProtocolError."""
+    topics = codec.decode_versioned("ConsumerProtocolAssignment", data)[1]["AssignedPartitions"] if data else []
+    return tuple((t["Topic"], p) for t in topics for p in t["Partitions"])
+
+
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     """Return the partitions of a consumer's assignment; none if the bytes, chosen by a client, are malformed."""
-    if not data:
-        return ()
     try:
-        _, body = codec.decode_versioned("ConsumerProtocolAssignment", data)
+        return tuple(sorted(decode_assignment(data)))
     except ProtocolError:
         return ()
-    return tuple(sorted((t["Topic"], p) for t in body["AssignedPartitions"] for p in t["Partitions"]))
 
 
 _NEWER = {CONSUMER_GROUP_DESCRIBE: CONSUMER, SHARE_GROUP_DESCRIBE: SHARE, STREAMS_GROUP_DESCRIBE: STREAMS}

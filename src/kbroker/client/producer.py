@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kbroker.client.cluster import Cluster, failure_of
 from kbroker.client.connection import Body
-from kbroker.client.partitions import partition_rows, topic_rows
+from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.common.units import counted
@@ -236,11 +236,10 @@ class Producer:
 
     def _send_all(self, waiting: list[_Batch]) -> None:
         """Send one request per leader; remove delivered batches from `waiting`, then raise the first failure."""
-        by_leader: dict[int, list[_Batch]] = {}
-        for batch in waiting:
-            by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), []).append(batch)
+        by_place = {(batch.topic, batch.partition): batch for batch in waiting}
         failure: KafkaError | None = None
-        for node_id, batches in by_leader.items():
+        for node_id, places in by_leader(self.cluster, by_place).items():
+            batches = [by_place[place] for place in places]
             responses = self._send_to(node_id, batches)
             for batch in batches:
                 code, base_offset, message = responses.get(

@@ -79,8 +79,10 @@ class QuotaSection:
             entity = self._entity(fields["entity"][1], where)
             if entity in quotas:
                 raise self._wrong(entry, f"{where}duplicate entry for {entity}; keep one")
-            limits = self._fields_of_quotas(fields["quotas"][1], f"{where}{entity}: ")
-            quotas[entity] = {key: self._limit(*at, key, f"{where}{entity}: ") for key, at in limits.items()}
+            listed, of_entity = fields["quotas"][1], f"{where}{entity}: "
+            expected = f"{of_entity}expected quotas as KEY: NUMBER ({{}} removes all), got {listed.shown}"
+            limits = self._document.fields(listed, of_entity, expected)
+            quotas[entity] = {key: self._limit(*at, key, of_entity) for key, at in limits.items()}
             for key, (named, _) in {"": (fields["entity"][1], None), **limits}.items():
                 quotas.put_place(entity, key, named.place or where)
         return quotas
@@ -104,10 +106,6 @@ class QuotaSection:
         if not names:
             raise self._wrong(node, expected)
         return QuotaEntity.of(names)
-
-    def _fields_of_quotas(self, node: Node, where: str) -> dict[str, tuple[Node, Node]]:
-        expected = f"{where}expected quotas as KEY: NUMBER ({{}} removes all), got {node.shown}"
-        return self._document.fields(node, where, expected)
 
     def _limit(self, named: Node, node: Node, key: str, where: str) -> float:
         try:

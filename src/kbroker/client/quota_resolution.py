@@ -84,11 +84,7 @@ def _of_client(
     )
     if winner is None:
         return ResolvedQuota(key, None, None, None, None, levels)
-    tags: dict[str, str | None] = {}
-    if user_tag:
-        tags[USER] = user_tag
-    if client_tag:
-        tags[CLIENT_ID] = client_tag
+    tags: dict[str, str | None] = {kind: tag for kind, tag in ((USER, user_tag), (CLIENT_ID, client_tag)) if tag}
     limit = found[winner.entity][key]
     return ResolvedQuota(key, limit, winner.level, winner.entity, QuotaEntity.of(tags) if tags else None, levels)
 

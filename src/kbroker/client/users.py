@@ -63,9 +63,7 @@ class Users:
 
         Raises: ValueError for an unknown mechanism.
         """
-        if mechanism not in scram.MECHANISMS:
-            raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
-        how, salt = scram.MECHANISMS[mechanism], scram.make_salt()
+        how, salt = _mechanism(mechanism), scram.make_salt()
         upsertion = {
             "Name": user,
             "Mechanism": how.number,
@@ -77,12 +75,16 @@ class Users:
 
     def remove(self, user: str, mechanism: str) -> None:
         """Remove a user's credential of one mechanism. Raises: ValueError for an unknown mechanism."""
-        if mechanism not in scram.MECHANISMS:
-            raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
-        self._alter([{"Name": user, "Mechanism": scram.MECHANISMS[mechanism].number}], [])
+        self._alter([{"Name": user, "Mechanism": _mechanism(mechanism).number}], [])
 
     def _alter(self, deletions: Sequence[Body], upsertions: Sequence[Body]) -> None:
         body = {"Deletions": [*deletions], "Upsertions": [*upsertions]}
         response = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
         for result in response["Results"]:
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])
+
+
+def _mechanism(name: str) -> scram.Mechanism:
+    if name not in scram.MECHANISMS:
+        raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {name!r}")
+    return scram.MECHANISMS[name]
