@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from kbroker.cli.configs import corrections
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, file_and_prune, json_option
+from kbroker.cli.options import (
+    EXIT_DIFFERENT,
+    CommandGroup,
+    bootstrap_option,
+    connect,
+    dry_run_option,
+    exit_code_option,
+    file_and_prune,
+    json_option,
+)
 from kbroker.cli.output import note, print_difference, print_json, print_table
 from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
 from kbroker.client.cluster_description import BrokerDescription, describe_cluster
@@ -18,8 +27,6 @@ from kbroker.client.quorum_description import QuorumDescription
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.common.units import counted
-
-EXIT_DIFFERENT = 3
 
 
 @click.group(cls=CommandGroup)
@@ -139,7 +146,7 @@ file_argument = file_and_prune("Remove the contents of the cluster that the file
 
 @cluster.command()
 @file_argument
-@click.option("--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change.")
+@exit_code_option
 @json_option
 def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_json: bool) -> int:
     """Show what `kbroker cluster apply` would change.
@@ -157,7 +164,7 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
 @cluster.command()
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation of removals.")
 @json_option
 def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, yes: bool, as_json: bool) -> None:

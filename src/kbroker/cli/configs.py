@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, dry_run_option, json_option, key_values
 from kbroker.cli.output import fields, json_rows, print_json, print_table
 from kbroker.client.admin import Admin
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
@@ -100,7 +100,7 @@ def _is_set_here(kind: str, name: str, source: str) -> bool:
 @click.option(
     "--subtract", "subtracts", multiple=True, metavar="NAME=VALUE", help="Remove a value from a list. Repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @json_option
 def alter(
     kind: str,
@@ -118,11 +118,12 @@ def alter(
     The NAME of a broker is its node id; `default` means all brokers. Configs that are not named stay as they are. For
     each NAME, either all changes are made or none.
     """
-    wanted = changes(
-        {"--set": key_values(sets, "--set"), "--append": key_values(appends, "--append"),
-         "--subtract": key_values(subtracts, "--subtract")},
-        deletes,
-    )  # fmt: skip
+    values = {
+        ConfigOperation.SET: key_values(sets, "--set"),
+        ConfigOperation.APPEND: key_values(appends, "--append"),
+        ConfigOperation.SUBTRACT: key_values(subtracts, "--subtract"),
+    }
+    wanted = changes(values, deletes)
     if not wanted:
         raise click.UsageError("expected at least one of --set, --delete, --append and --subtract")
     resources = [(name, *_resource(kind, name)) for name in names]
@@ -159,18 +160,9 @@ def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
         click.echo(f"{name} is not a known config and has no effect{hint}", err=True)
 
 
-def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "list[ConfigChange]":
-    """Return the changes of `--set`, `--append`, `--subtract` and `--delete`; at most one for each name."""
-    operations = {
-        "--set": ConfigOperation.SET,
-        "--append": ConfigOperation.APPEND,
-        "--subtract": ConfigOperation.SUBTRACT,
-    }
-    found = [
-        ConfigChange(name, operations[option], value)
-        for option, values in by_option.items()
-        for name, value in values.items()
-    ]
+def changes(values: dict[ConfigOperation, dict[str, str]], deletes: tuple[str, ...]) -> list[ConfigChange]:
+    """Return the changes of configs by operation, and their deletions; at most one for each. Raises: UsageError."""
+    found = [ConfigChange(name, op, value) for op, some in values.items() for name, value in some.items()]
     found += [ConfigChange(name, ConfigOperation.DELETE) for name in dict.fromkeys(deletes)]
     seen = [change.name for change in found]
     for name in seen:

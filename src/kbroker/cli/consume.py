@@ -193,12 +193,11 @@ def _partitions(
         names = [n for n in Admin(cluster).list_topics() if any(pattern.fullmatch(n) for pattern in patterns)]
         if not names:
             raise click.ClickException(f"no topic matches {', '.join(topics)}")
-    found = [
+    return [
         (name, p)
         for name in names
         for p in (list(dict.fromkeys(partitions)) or [one.partition for one in cluster.topic(name).partitions])
     ]
-    return found
 
 
 class _Lines:

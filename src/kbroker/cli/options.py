@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+EXIT_DIFFERENT = 3  # of a `diff` with --exit-code
 COMMAND_CONFIG = "kbroker.command_config"
 _NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after the other one
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
@@ -145,6 +146,10 @@ def decorators(*several: Callable[[F], F]) -> Callable[[F], F]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+exit_code_option = click.option(
+    "--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change."
+)
 
 
 def command_config_option(command: F) -> F:

@@ -208,9 +208,8 @@ def _verdicts(found: Found) -> Iterator[str]:
         if one["refused"]:
             what = "shadow refusal" if one["is_shadow"] else "refused"
         who = "" if one["is_own"] else f" ({one['client_id'] or 'no client id'})"
-        seen = "tokens" if key == "controller_mutation_rate" else rate_text(key, one["observed"])
-        if seen == "tokens":
-            seen = f"{one['observed']:.6g} tokens"
+        is_bucket = key == "controller_mutation_rate"
+        seen = f"{one['observed']:.6g} tokens" if is_bucket else rate_text(key, one["observed"])
         yield _fit(f"  {at}  {key}  {seen} of {limit_text(key, one['limit'])}  {what}{who}")
 
 

@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 import click
 
 from kbroker.cli.options import (
+    EXIT_DIFFERENT,
     CommandGroup,
     EntityName,
     bootstrap_option,
     connect,
     decorators,
+    dry_run_option,
+    exit_code_option,
     file_and_prune,
     http_options,
     http_port,
@@ -36,7 +39,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Names = dict[str, str | None]
 
 KINDS, IP = ("user", "client-id", "ip"), "ip"
-EXIT_DIFFERENT = 3
 BAD_REQUEST = 400
 
 
@@ -67,18 +69,16 @@ def entity_options(command: F) -> F:
             raise click.UsageError("expected --ip alone, got it with a user or client-id")
         return command(names=names, **given)
 
-    for option in (
-        click.option("--ip-default", is_flag=True, help="All addresses without their own quota."),
-        click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="An IP address that clients connect from."),
-        click.option("--client-id-default", is_flag=True, help="Each client id without its own quota."),
+    return decorators(
+        click.option("--user", type=USER_NAME, metavar="NAME", help="A user: alice, not User:alice."),
+        click.option("--user-default", is_flag=True, help="Each user without its own quota."),
         click.option(
             "--client-id", type=CLIENT_NAME, metavar="NAME", help="A client id; with --user, of that user only."
         ),
-        click.option("--user-default", is_flag=True, help="Each user without its own quota."),
-        click.option("--user", type=USER_NAME, metavar="NAME", help="A user: alice, not User:alice."),
-    ):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
+        click.option("--client-id-default", is_flag=True, help="Each client id without its own quota."),
+        click.option("--ip", type=ADDRESS, metavar="ADDRESS", help="An IP address that clients connect from."),
+        click.option("--ip-default", is_flag=True, help="All addresses without their own quota."),
+    )(wrapped)  # type: ignore[return-value]
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def _explanation(
 @click.argument("values", nargs=-1, required=True, metavar="KEY=NUMBER...")
 @bootstrap_option
 @entity_options
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @json_option
 def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Set quotas of one entity; its other quotas stay as they are.
@@ -261,7 +261,7 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @bootstrap_option
 @entity_options
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @json_option
 def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Remove quotas of one entity; all of them without a KEY."""
@@ -310,7 +310,7 @@ def shadow_arguments(command: F) -> F:
         bootstrap_option,
         entity_options,
         click.option("--all", "of_all", is_flag=True, help="The shadow quotas of all entities."),
-        click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing."),
+        dry_run_option,
         json_option,
     )(command)
 
@@ -369,7 +369,7 @@ file_argument = file_and_prune("Remove the quotas of entities that the file does
 
 @quotas.command()
 @file_argument
-@click.option("--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change.")
+@exit_code_option
 @json_option
 def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_json: bool) -> int:
     """Show what `kbroker quotas apply` would change.
@@ -392,7 +392,7 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
 @quotas.command()
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @json_option
 def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json: bool) -> None:
     """Set the quotas that a file lists, all in one request.

@@ -104,7 +104,7 @@ def why_muted(connection: dict[str, Any], most: int = 26) -> str:
 
 
 def time_left(connection: dict[str, Any]) -> str:
-    """Return the time for which a connection stays muted, if known; else the age of its frames in flight."""
+    """Return the time for which a connection stays muted; a dash if it is not known."""
     for key in ("throttle_left_ms", "refusal_left_ms"):
         if connection[key] is not None:
             return short_time(connection[key])

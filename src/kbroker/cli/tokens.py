@@ -9,7 +9,6 @@ import click
 from kbroker.cli.acls import principal_of
 from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_done, print_json, print_table
-from kbroker.client.cluster import Cluster
 from kbroker.client.tokens import AT_ONCE, BROKERS_DEFAULT, SecretToken, Tokens, hmac_of
 from kbroker.common.security.delegation_token import Principal
 
@@ -54,11 +53,10 @@ def list_tokens(bootstrap_server: str, owners: tuple[str, ...], with_hmac: bool,
         [
             *list(_document(one, False).values())[:4],
             *map(_time, (one.token.issue_ms, one.token.expiry_ms, one.token.max_ms)),
+            *([one.secret] if with_hmac else []),
         ]
         for one in found
     ]
-    if with_hmac:
-        rows = [[*row, one.secret] for row, one in zip(rows, found, strict=True)]
     print_table([*HEAD, *(["HMAC"] if with_hmac else [])], rows)
 
 
@@ -97,21 +95,17 @@ def token_arguments(command: F) -> F:
     )(command)
 
 
-def _hmac(cluster: Cluster, token_id: str | None, hmac: str | None) -> bytes:
-    if hmac is None:
-        assert token_id is not None
-        return Tokens(cluster).hmac(token_id)
-    return hmac_of(hmac)
-
-
-def _check_one(token_id: str | None, hmac: str | None) -> None:
-    if (token_id is None) == (hmac is None):
+def _hmac(token_id: str | None, hmac: str | None) -> Callable[[Tokens], bytes]:
+    """Return a function that finds the HMAC of the named token. Raises: UsageError, BadParameter."""
+    if hmac is None and token_id is not None:
+        return lambda tokens: tokens.hmac(token_id)
+    if hmac is None or token_id is not None:
         raise click.UsageError(f"expected either TOKEN or --hmac, got {'neither' if hmac is None else 'both'}")
-    if hmac is not None:
-        try:
-            hmac_of(hmac)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--hmac") from None
+    try:
+        found = hmac_of(hmac)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--hmac") from None
+    return lambda tokens: found
 
 
 @tokens.command()
@@ -123,9 +117,10 @@ def _check_one(token_id: str | None, hmac: str | None) -> None:
 @json_option
 def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period: int, as_json: bool) -> None:
     """Extend a token, at most to the end of its lifetime."""
-    _check_one(token_id, hmac)
+    hmac_in = _hmac(token_id, hmac)
     with connect(bootstrap_server) as cluster:
-        expiry_ms = Tokens(cluster).renew(_hmac(cluster, token_id, hmac), period)
+        client = Tokens(cluster)
+        expiry_ms = client.renew(hmac_in(client), period)
     done = {"token": token_id, "expiry_time_ms": expiry_ms}
     print_done(done, as_json, f"renewed {token_id or 'the token'}, expires {_time(expiry_ms)}")
 
@@ -141,9 +136,10 @@ def expire(token_id: str | None, bootstrap_server: str, hmac: str | None, after:
 
     Clients that logged in with it are disconnected when their session expires.
     """
-    _check_one(token_id, hmac)
+    hmac_in = _hmac(token_id, hmac)
     with connect(bootstrap_server) as cluster:
-        expiry_ms = Tokens(cluster).expire(_hmac(cluster, token_id, hmac), after)
+        client = Tokens(cluster)
+        expiry_ms = client.expire(hmac_in(client), after)
     done = {"token": token_id, "expiry_time_ms": expiry_ms}
     print_done(
         done,

@@ -216,9 +216,14 @@ def head_of(usage: Usage, server: str, note: str = "", is_paused: bool = False) 
         first.append("paused  ", style="bold yellow")
     if note:
         first.append(printable(note, 200), style="bold red")
-        return [first, *_facts(usage)]
-    first.append(f"look {short_time(usage.took_ms)}", style="dim")
+    else:
+        first.append(f"look {short_time(usage.took_ms)}", style="dim")
     return [first, *_facts(usage)]
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Return a text that a narrow terminal cuts."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _facts(usage: Usage) -> list[Text]:
@@ -228,12 +233,7 @@ def _facts(usage: Usage) -> list[Text]:
         groups = counted(len(usage.groups), "group")
         return [
             Text(f"{counted(len(usage.topics), 'topic')}, {short_number(rate)} records/s, {groups}", no_wrap=True),
-            Text(
-                f"clients are not shown: {printable(usage.xray_missing, 200)}",
-                style="yellow",
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+            _line(f"clients are not shown: {printable(usage.xray_missing, 200)}", style="yellow"),
         ]
     muted = ", ".join(f"{n} {_SHORT.get(why, why)}" for why, n in xray["connections"]["muted"].items() if n)
     waiting = ", ".join(f"{n} {name}" for name, n in ((p["name"], p["delayed"]) for p in xray["purgatories"]) if n)
@@ -249,25 +249,21 @@ def _facts(usage: Usage) -> list[Text]:
         for name in ("requests_per_s", "bytes_in_per_s", "bytes_out_per_s")
     ]
     return [
-        Text(
+        _line(
             f"{short_number(sums[0])} req/s  {short_number(sums[1])}B/s in  {short_number(sums[2])}B/s out  "
-            f"{xray['connections']['open']} conn{f', {muted}' if muted else ''}",
-            no_wrap=True,
-            overflow="ellipsis",
+            f"{xray['connections']['open']} conn{f', {muted}' if muted else ''}"
         ),
-        Text(
+        _line(
             f"idle: network {network_idle}, handlers {percent(xray['handlers_idle_share'])}  "
             f"queue {queue['depth']}/{queue['capacity']}  python {xray['queues'][1]['depth']}{used}  "
-            f"waiting: {waiting or 'none'}",
-            no_wrap=True,
-            overflow="ellipsis",
+            f"waiting: {waiting or 'none'}"
         ),
     ]
 
 
 def foot_of(state: State) -> Text:
     """One line: the views, and the keys."""
-    foot = Text(no_wrap=True, overflow="ellipsis")
+    foot = _line("")
     for number, view in enumerate(VIEWS):
         style = "bold reverse" if number == state.view else ""
         foot.append(f"{number + 1} {view.name}", style=style)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from kbroker.cli.name_completion import topic_names
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option, key_values
+from kbroker.cli.options import CommandGroup, bootstrap_option, connect, dry_run_option, json_option, key_values
 from kbroker.cli.output import fields, json_rows, note, print_deleted, print_json, print_rows, print_table
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic, own_configs
-from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.configs.config_resource import ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.log.checkpoints import uuid_to_text
@@ -227,7 +227,7 @@ def _of_file(path: Path, partitions: int, replication_factor: int, configs: dict
 @click.option(
     "--delete-config", "deletes", multiple=True, metavar="NAME", help="Reset a config to its default. Repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
+@dry_run_option
 @wait_option
 @json_option
 def alter(
@@ -246,7 +246,7 @@ def alter(
     """
     from kbroker.cli.configs import changes, corrections
 
-    wanted = changes({"--set": key_values(configs, "--config")}, deletes)
+    wanted = changes({ConfigOperation.SET: key_values(configs, "--config")}, deletes)
     if partitions is None and not wanted:
         raise click.UsageError("expected at least one of --partitions, --config and --delete-config")
     with json_rows(as_json) as rows, connect(bootstrap_server) as cluster:

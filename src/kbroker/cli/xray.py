@@ -119,7 +119,7 @@ def _purgatories(purgatories: list[dict[str, Any]]) -> None:
     _title("WAITING")
     rows = []
     for purgatory in purgatories:
-        rows.append([purgatory["name"], f"{purgatory['delayed']} wait", "", "", "", ""])
+        rows.append([purgatory["name"], f"{purgatory['delayed']} wait", "", "", ""])
         for operation in purgatory["operations"]:
             keys = [printable("-".join(map(str, key)), 20) for key in operation["keys"]]
             more = operation["key_count"] - 1
@@ -134,7 +134,7 @@ def _purgatories(purgatories: list[dict[str, Any]]) -> None:
             )
         if purgatory["is_truncated"]:
             rows.append(["  ... and more", "", "", "", ""])
-    print_table(["PURGATORY", "KEY", "CLIENT", "AGE", "LEFT"], [row[:5] for row in rows], right=[3, 4])
+    print_table(["PURGATORY", "KEY", "CLIENT", "AGE", "LEFT"], rows, right=[3, 4])
 
 
 def _memory_and_queues(found: dict[str, Any]) -> None:
