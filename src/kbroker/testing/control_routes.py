@@ -311,9 +311,8 @@ class Routes(RouteTable):
 
 
 def _notified(fault: Fault) -> Body:
-    shown: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
-    shown["keys"] = sorted(fault.keys)
-    return {**shown, "topic": fault.topic, "client_id": fault.client_id}
+    names = ("id", "hits", "left", "action", "keys", "topic", "client_id")
+    return {name: getattr(fault, name) for name in names} | {"keys": sorted(fault.keys)}
 
 
 def _shown_markers(number: int, topic: str | None, held: HeldMarkers) -> Body:
