@@ -2,20 +2,22 @@
 
 import json
 import re
+from functools import partial
 from urllib.parse import urlencode
 
 from tests.support.broker import wait_for
 from tests.support.console import Browser, words_of
 
 
+def _page(browser: Browser, target: str) -> str:
+    status, found = browser.ask(target)
+    assert status == 200, found
+    return words_of(found)
+
+
 def check_pages(browser: Browser, topic: str) -> None:
     """View the pages and change resources with their forms. Args: ``topic``: an empty topic of 3 partitions."""
-
-    def page(target: str) -> str:
-        status, found = browser.ask(target)
-        assert status == 200, found
-        return words_of(found)
-
+    page = partial(_page, browser)
     shown = page("")
     assert re.search(r"Brokers .* (\d+) (this node )?\S+:\d+ \S+ \d+ \d+ \d+ 0 Configs of broker \1 ", shown), shown
     assert re.search(r"Controllers Controller Role Log end Metadata lag \d+ leader [\d,]+ 0 ", shown), shown
@@ -66,12 +68,7 @@ def check_groups_and_access(browser: Browser, topic: str) -> None:
 
     Args: ``topic``: a topic with three records in partition 1.
     """
-
-    def page(target: str) -> str:
-        status, found = browser.ask(target)
-        assert status == 200, found
-        return words_of(found)
-
+    page = partial(_page, browser)
     group = f"group-of-{topic}"
     to_one = {"group": group, "rule": "offset", "value": "1", "topics": f"{topic}:1"}
     assert browser.apply("group-reset", to_one)[0] == 303

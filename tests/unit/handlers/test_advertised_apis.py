@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from kbroker.handlers.api_table import KafkaApis
 
 #: APIs that Kafka's message files offer to a broker's listeners, by key: Kafka 4.3.1 advertises them if it has a
@@ -29,11 +27,6 @@ OF_CONTROLLERS = {
 REMOVED = {4, 5, 6, 7}
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_the_advertised_apis_are_kafkas() -> None:
-    pytest.importorskip("opentelemetry")
-    assert dict(KafkaApis().ranges()) == KAFKA
 
 
 def test_other_versions_and_keys_are_not_found() -> None:
