@@ -116,7 +116,7 @@ cdef class RecordBatchBuilder:
         cdef int64_t count = 0
         cdef bint done
         for header_key, header_value in headers.items() if isinstance(headers, dict) else headers:
-            borrow(header_key.encode("utf-8", "surrogateescape"), &keys)
+            borrow(str.encode(header_key, "utf-8", "surrogateescape"), &keys)
             try:
                 borrow(header_value, &values)
                 done = header_put(scratch, <const char *>keys.buf, keys.len, <const char *>values.buf, values.len)

@@ -365,7 +365,8 @@ def test_builder_refuses_wrong_arguments_and_goes_on() -> None:
         ((b"a", "text"), TypeError),
         ((5, b"a"), TypeError),
         ((b"a", b"b", 0, [("h", "text")]), TypeError),
-        ((b"a", b"b", 0, [(b"h", b"v")]), AttributeError),
+        ((b"a", b"b", 0, [(b"h", b"bytes")]), TypeError),
+        ((b"a", b"b", 0, [(None, b"bytes")]), TypeError),
         ((b"a", b"b", 0, (), 0), ValueError),
         ((b"a", b"b", 0, (), 2**31), OverflowError),
     ):
