@@ -39,8 +39,10 @@ class ProtobufSchema:
             from google.protobuf import descriptor_pb2, descriptor_pool
         except ModuleNotFoundError as error:
             raise MissingPackageError("Protobuf", error.name) from None
-        texts, files = {}, {}
-        for path, content in {**(imports or {}), FILE: text}.items():
+        texts, files, main = {}, {}, FILE
+        while imports and main in imports:
+            main = f"_{main}"
+        for path, content in {**(imports or {}), main: text}.items():
             one = _serialized(content)
             if one is None:
                 texts[path] = content
@@ -51,8 +53,8 @@ class ProtobufSchema:
             compiled = _compiled(texts, Path(grpc_tools.__path__[0]) / "_proto")
             files.update((one.name, one) for one in descriptor_pb2.FileDescriptorSet.FromString(compiled).file)
         self._pool = descriptor_pool.DescriptorPool()
-        _add(self._pool, FILE, files, [])
-        self._file = self._pool.FindFileByName(FILE)
+        _add(self._pool, main, files, [])
+        self._file = self._pool.FindFileByName(main)
         self._messages = list(self._file.message_types_by_name.values())
 
     def named(self, name: str) -> bool:
@@ -167,13 +169,14 @@ def _compiled(texts: Mapping[str, str], included: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kbroker-proto-") as name:
         folder = Path(name)
         for path, content in texts.items():
-            if path.startswith(("-", "/")) or ".." in PurePosixPath(path).parts or "\0" in path:
+            if path.startswith("/") or ".." in PurePosixPath(path).parts or "\0" in path:
                 raise UndecodableError(f"expected the import of a relative path, got {path!r}")
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(content, encoding="utf-8")
         out = folder / ".compiled"
         command = [sys.executable, "-c", _PROTOC, f"-I{folder}", f"-I{included}"]
-        command += [f"--descriptor_set_out={out}", "--include_imports", *texts]
+        command += [f"--descriptor_set_out={out}", "--include_imports"]
+        command += [f"{folder}/{path}" for path in texts]  # a path alone may be an option, or @FILE with options
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S, check=False

@@ -1,5 +1,7 @@
 """Protobuf messages, by schema files that protoc compiles."""
 
+from pathlib import Path
+
 import pytest
 
 from kbroker.decoders.decoded import UndecodableError, UnencodableError
@@ -84,6 +86,15 @@ def test_texts_that_protoc_refuses(text: str, reason: str) -> None:
 def test_an_import_stays_in_its_folder(path: str) -> None:
     with pytest.raises(UndecodableError, match="relative path"):
         ProtobufSchema(TEXT, {path: MONEY})
+
+
+@pytest.mark.parametrize("path", ["@{folder}/options", "-Iother.proto", "schema.proto"])
+def test_the_path_of_an_import_is_only_a_path(path: str, tmp_path: Path) -> None:
+    """protoc reads options from the file after an @, and names the first that is not one, such as a password."""
+    (tmp_path / "options").write_text("secret")
+    path = path.format(folder=tmp_path)
+    text = f'syntax = "proto3"; import "{path}"; message Order {{ shop.Money price = 1; }}'
+    assert ProtobufSchema(text, {path: MONEY}).decode(b"", indexes=(0,)).schema == "Order"
 
 
 def test_the_first_message_is_encoded() -> None:
