@@ -41,13 +41,15 @@ class _Input:
         self.at = end
         return part
 
-    def varint(self) -> int:
-        """Return the next int or long. Raises: UndecodableError."""
+    def varint(self, bits: int = 64) -> int:
+        """Return the next long, or an int of 32 bits. Raises: UndecodableError."""
         number = shift = 0
         for byte in self.data[self.at : self.at + _MAX_VARINT_BYTES]:
             self.at += 1
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if number >> bits:
+                    raise UndecodableError(f"expected a number of {bits} bits at position {self.at}, got a larger one")
                 return number >> 1 ^ -(number & 1)
             shift += 7
         raise UndecodableError(f"expected a number at position {self.at}, got the end of the record or a longer one")
@@ -175,7 +177,7 @@ def _bytes(source: _Input) -> str:
 _PRIMITIVE: dict[str, _Reader] = {
     "null": lambda source: None,
     "boolean": _boolean,
-    "int": _Input.varint,
+    "int": lambda source: source.varint(32),
     "long": _Input.varint,
     "float": _float,
     "double": _double,

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from math import isinf
 from typing import Any
 
 from kbroker.decoders.avro import EPOCH, full_name
@@ -202,6 +203,8 @@ def _boolean(value: Any, out: bytearray) -> None:
 def _real(form: str) -> Callable[[Any, bytearray], None]:
     def write(value: Any, out: bytearray) -> None:
         if isinstance(value, bool) or (not isinstance(value, int | float) and value not in _SPECIAL_FLOATS):
+            raise ValueError
+        if isinstance(value, _Number) and isinf(value):  # too many digits, as an integer that has no float
             raise ValueError
         out += struct.pack(form, float(value))
 

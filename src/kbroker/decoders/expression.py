@@ -51,12 +51,11 @@ class Expression:
             raise MissingPackageError("a filter expression", error.name) from None
         if len(text) > MAX_CHARACTERS:
             raise ExpressionError(f"expected an expression of at most {MAX_CHARACTERS} characters, got {len(text)}")
-        self._failures = jmespath.exceptions.JMESPathError
         self._evaluator = _evaluator()
         try:
             self._tree = Parser().parse(text).parsed
             self._check(self._tree, sees_record=True)
-        except self._failures as error:
+        except jmespath.exceptions.JMESPathError as error:
             raise ExpressionError(f"expected a JMESPath expression: {' '.join(str(error).split())}") from None
         except RecursionError:
             raise ExpressionError("the expression is nested too deep") from None
@@ -73,7 +72,9 @@ class Expression:
         evaluator = self._evaluator()
         try:
             found = evaluator.visit(self._tree, values)
-        except (self._failures, TypeError, OverflowError):  # a function of a value that the record does not have
+        except ExpressionError:
+            raise
+        except (ValueError, TypeError, OverflowError):  # a function of a value that the record does not have
             return False
         except RecursionError:
             raise ExpressionError("a value is nested too deep for the expression") from None

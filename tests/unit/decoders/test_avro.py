@@ -155,6 +155,12 @@ def test_a_logical_type_keeps_each_digit_and_is_ignored_where_it_does_not_fit(ki
     assert AvroSchema(schema).decode(AvroWriter(schema).encode(text)).value == shown
 
 
+def test_a_number_that_no_float_holds_is_not_infinite() -> None:
+    with pytest.raises(UnencodableError, match="expected double, got Infinity"):
+        AvroWriter('"double"').encode("1e999")
+    assert AvroSchema('"double"').decode(AvroWriter('"double"').encode('"Infinity"')).value == "Infinity"
+
+
 def test_a_union_within_unions_is_tried_for_a_limited_time() -> None:
     inner = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["A", "B", "int"]}]}
     outer = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["A", inner, "int"]}]}
@@ -212,6 +218,8 @@ def test_elements_without_bytes_are_limited() -> None:
         ("string", b"\x01", "expected -1 bytes"),
         ("long", b"\xff" * 11, "expected a number"),
         ("long", b"", "expected a number"),
+        ("long", b"\xff" * 9 + b"\x02", "expected a number of 64 bits"),
+        ("int", b"\x80\x80\x80\x80\x10", "expected a number of 32 bits"),
         ("int", b"\x02\x02", "1 bytes are left"),
         (["null", "int"], b"\x04", "branch of a union from 0 to 1, got 2"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "symbol from 0 to 0, got 1"),

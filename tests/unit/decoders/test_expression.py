@@ -51,6 +51,8 @@ def test_the_document_of_a_record() -> None:
         ("join(',', value.lines[*].sku) == 'a'", True),
         ('to_string(value.lines) == \'[{"sku":"a"}]\'', True),
         ("!(value.paid)", True),
+        ("floor(to_number('nan'))", False),  # not a number of JSON, but one of Python
+        ("value.lines[::0]", False),
     ],
 )
 def test_matches(text: str, is_match: bool) -> None:
