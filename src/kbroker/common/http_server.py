@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import threading
@@ -16,6 +17,7 @@ from functools import partial
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
+from socketserver import TCPServer
 from typing import Any, cast
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -97,7 +99,7 @@ class HttpServer:
         self._server, self._thread = server, thread
 
     def stop(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop serving; close the connections without a request. Idempotent."""
         server, thread, self._server, self._thread = self._server, self._thread, None, None
         if server is not None and thread is not None:
             server.stopping.set()
@@ -181,9 +183,20 @@ class _Server(ThreadingHTTPServer):
                 self.stopping.wait(_POLL_S)
             raise
 
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's name, which waits for name servers that do not respond."""
+        TCPServer.server_bind(self)
+
     def service_actions(self) -> None:
         """Close the connections whose deadline has passed."""
-        now_ms = self._clock.now_ms()
+        self._close_due(self._clock.now_ms())
+
+    def server_close(self) -> None:
+        """Close the port, and the connections whose deadline this thread watched until now."""
+        super().server_close()
+        self._close_due(math.inf)
+
+    def _close_due(self, now_ms: float) -> None:
         with self._lock:
             late = [each for each, state in self._open.items() if state.due_ms is not None and state.due_ms <= now_ms]
             for connection in late:

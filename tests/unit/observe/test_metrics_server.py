@@ -94,6 +94,22 @@ def test_a_server_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     server.stop()
 
 
+def test_a_start_does_not_wait_for_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", raising(OSError("no name server responds")))
+    server = HttpServer("0.0.0.0", 0, Echo, 1, name="echo")
+    server.start()
+    server.stop()
+
+
+def test_a_stop_closes_a_connection_without_a_request(server: tuple[HttpServer, VirtualClock]) -> None:
+    """No deadline ends it any more, and its thread would wait for the client."""
+    with connected(server[0].url) as silent:
+        while not server[0]._server._open:
+            pass
+        server[0].stop()
+        assert is_closed(silent)
+
+
 def test_connections_that_never_ask_lock_no_client_out() -> None:
     """Silent connections lock no client out: the oldest is closed for a new connection."""
     with metrics_server() as server, contextlib.ExitStack() as stack:
