@@ -205,7 +205,11 @@ def test_keys_and_certificates_in_the_settings(certificates: Certificates) -> No
         ({"ssl.keystore.location": ""}, "needs a private key"),
         ({"ssl.keystore.key": "x"}, "Both a file and the key itself"),
         ({"ssl.truststore.location": "/no/such/file"}, "No such file"),
-        ({"ssl.truststore.location": ""}, "trusts no client"),
+        ({"ssl.truststore.location": ""}, "ssl.truststore.location: An empty store trusts no client"),
+        (
+            {"ssl.truststore.location": None, "ssl.truststore.certificates": ""},
+            "ssl.truststore.certificates: An empty store trusts no client",
+        ),
         ({"ssl.principal.mapping.rules": "nonsense"}, "Invalid rule"),
         ({"ssl.cipher.suites": "NO-SUCH-CIPHER"}, "No such cipher"),
         ({"ssl.keystore.type": "JKS"}, "PEM"),

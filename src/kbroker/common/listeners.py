@@ -89,10 +89,11 @@ def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
     protocols: dict[str, str] = {}
     for word in protocol_map:
         name, colon, protocol = word.partition(":")
-        if not colon or protocol.upper() not in PROTOCOLS:
+        protocol = protocol.strip().upper()
+        if not colon or protocol not in PROTOCOLS:
             allowed = "NAME:PROTOCOL, separated by commas"
             raise ConfigError("listener.security.protocol.map", word, "Not of the form NAME:PROTOCOL", allowed)
-        protocols[name.strip().upper()] = protocol.strip().upper()
+        protocols[name.strip().upper()] = protocol
     return protocols
 
 

@@ -27,11 +27,11 @@ def raise_open_files_limit(wanted: int) -> None:
     except ImportError:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    target = min(wanted, MOST) if hard == resource.RLIM_INFINITY else min(wanted, MOST, hard)
     if soft == resource.RLIM_INFINITY or soft >= target:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(target, MOST), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError) as error:
         logger.debug("cannot raise the limit of open files: %s", error)
 

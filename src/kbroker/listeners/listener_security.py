@@ -228,7 +228,8 @@ def _load_trust(context: ssl.SSLContext, value: Callable[[str], ConfigValue]) ->
     location, given = (str(one or "") for one in found)
     if "" in found and not (location or given):  # as a variable without a value leaves it
         allowed = "certificates, or no setting for the authorities of the system"
-        raise ConfigError("ssl.truststore.location", "", "An empty store trusts no client", allowed)
+        key = "ssl.truststore.location" if found[0] == "" else "ssl.truststore.certificates"
+        raise ConfigError(key, "", "An empty store trusts no client", allowed)
     if location and given:
         reason = "Both a file and the certificates themselves are given"
         raise ConfigError("ssl.truststore.location", location, reason, "one of them")

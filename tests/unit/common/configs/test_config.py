@@ -235,7 +235,7 @@ def test_listeners_with_names_of_their_own() -> None:
     config = BrokerConfig(
         {
             "listeners": "INTERNAL://[::1]:0,EXTERNAL://:9094",
-            "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            "listener.security.protocol.map": "INTERNAL: PLAINTEXT,EXTERNAL:PLAINTEXT",
             "advertised.listeners": "EXTERNAL://broker.example:9094",
         }
     )
