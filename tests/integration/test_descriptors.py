@@ -171,7 +171,8 @@ def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> 
     limit = 12_288
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "kbroker.nofile.limit": limit}
     with need.open_files(limit), EmbeddedBroker(settings) as running:
-        assert wire.responses(running.bootstrap_servers)
+        first = Connection(running.bootstrap_servers)  # stays open, so that its descriptors are not free below
+        assert first.ask(wire.header(wire.API_VERSIONS, 0, 77))
         taken = [os.open(tmp_path, os.O_RDONLY)]
         try:
             while taken[-1] < limit - OpenFileCache().capacity:
@@ -179,6 +180,7 @@ def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> 
             with Connection(running.bootstrap_servers):  # the acceptor notices the shortage when it accepts
                 assert not wire.responses(running.bootstrap_servers, 0.2)
         finally:
+            first.close()
             for one in taken:
                 os.close(one)
         wait_for("new connections are served", lambda: wire.responses(running.bootstrap_servers))
