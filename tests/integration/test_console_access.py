@@ -226,6 +226,8 @@ def test_users_get_generated_passwords(
     bad = preview(pages, operator, "users/add", user="dora", iterations="1")
     assert (bad.status, "from 4,096 to 16,384" in text_of(bad)) == (400, True)
     assert preview(pages, operator, "users/add", user="dora", mechanism="PLAIN").status == 400
+    bad = preview(pages, operator, "users/add", user="Jörg")
+    assert (bad.status, "a name of ASCII characters" in text_of(bad)) == (400, True)
     assert "has no SCRAM-SHA-512 credential" in text_of(preview(pages, operator, "users/password", user="dora"))
 
 

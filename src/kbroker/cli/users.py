@@ -7,7 +7,7 @@ import click
 
 from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_done, print_rows
-from kbroker.client.users import Users
+from kbroker.client.users import Users, check_name
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -55,6 +55,10 @@ def add(
 
     The password is not sent: the client salts and hashes it.
     """
+    try:
+        check_name(name)
+    except ValueError as refused:
+        raise click.BadParameter(str(refused), param_hint="NAME") from None
     if password_file is not None:
         try:
             password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")

@@ -61,8 +61,9 @@ class Users:
             password: any text.
             iterations: 4096 to 16384; more iterations slow down attacks, and each login.
 
-        Raises: ValueError for an unknown mechanism.
+        Raises: ValueError for an unknown mechanism, and as `check_name`.
         """
+        check_name(user)
         how, salt = _mechanism(mechanism), scram.make_salt()
         upsertion = {
             "Name": user,
@@ -82,6 +83,12 @@ class Users:
         response = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
         for result in response["Results"]:
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])
+
+
+def check_name(user: str) -> None:
+    """Check the name of a new user. Raises: ValueError for a name whose logins brokers refuse, with any password."""
+    if not user.isascii():
+        raise ValueError(f"expected a name of ASCII characters, to which Kafka limits SCRAM, got {user!r}")
 
 
 def _mechanism(name: str) -> scram.Mechanism:

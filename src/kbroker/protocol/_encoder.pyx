@@ -237,6 +237,10 @@ cdef int wrong_type(Field *f, object value, str expected) except -1:
     raise ProtocolError(f"{<object>f.name}: expected {expected}, got {type(value).__name__}")
 
 
+cdef int out_of_range(Field *f, object value, int64_t low, int64_t high) except -1:
+    raise ProtocolError(f"{<object>f.name}: expected an integer from {low} to {high}, got {value!r}")
+
+
 cdef int64_t integer(Field *f, object value, int64_t low, int64_t high) except? -1:
     cdef int64_t number
     if not PyLong_Check(value):  # otherwise a float would lose its fraction silently
@@ -247,9 +251,9 @@ cdef int64_t integer(Field *f, object value, int64_t low, int64_t high) except? 
     try:
         number = value
     except OverflowError:
-        number, low, high = 0, 1, 0
+        out_of_range(f, value, low, high)
     if number < low or number > high:
-        raise ProtocolError(f"{<object>f.name}: {value!r} does not fit")
+        out_of_range(f, value, low, high)
     return number
 
 

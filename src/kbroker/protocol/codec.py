@@ -178,7 +178,7 @@ def encode_request_frame(
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
     """Encode a whole response as sent over a connection: size, header, body. Raises: ProtocolError."""
     if not -0x80000000 <= correlation_id <= 0x7FFFFFFF:
-        raise ProtocolError(f"CorrelationId: {correlation_id} does not fit")
+        raise ProtocolError(f"CorrelationId: expected an integer from {-(2**31)} to {2**31 - 1}, got {correlation_id}")
     header = struct.pack(">i", correlation_id) + bytes(response_header_version(key, version))
     return encode(response_plan(key, version), body, header, True)
 

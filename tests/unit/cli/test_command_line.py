@@ -80,6 +80,7 @@ def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
         ("acls explain User:bob --topic t --operation Read --host 1.2.3.400", "for --host: expected an address,"),
         ("groups list --state Stabel", "for '--state': 'Stabel' is not one of 'empty',"),
         ("groups list --type clasic", "for '--type': 'clasic' is not one of 'classic',"),
+        ("users add Jörg", "for NAME: expected a name of ASCII characters,"),
     ],
 )
 def test_a_wrong_value_names_its_option(words: str, message: str) -> None:

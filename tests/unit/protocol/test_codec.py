@@ -157,7 +157,7 @@ def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
         ({"Topics": [{"Name": b"bytes"}]}, "Name: expected str, got bytes"),
         ({"Topics": [{"TopicId": "text"}]}, "TopicId: expected uuid.UUID or 16 bytes, got str"),
         ({"Topics": [{"TopicId": b"short"}]}, "TopicId: expected"),
-        ({"AllowAutoTopicCreation": 2}, "does not fit"),
+        ({"AllowAutoTopicCreation": 2}, "AllowAutoTopicCreation: expected an integer from 0 to 1, got 2"),
         ({"AllowAutoTopicCreation": None}, "None is not allowed"),
     ],
 )
@@ -170,7 +170,8 @@ def test_wrong_bodies_are_named(body: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**70, 1.5, "1", None])
 def test_integers_must_fit(value: float | str | int | None) -> None:
     """An integer outside the range of its field is refused, not truncated."""
-    with pytest.raises(ProtocolError, match="MaxWaitMs"):
+    expected = "an integer from -2147483648 to 2147483647, got" if isinstance(value, int) else "int, got"
+    with pytest.raises(ProtocolError, match=f"MaxWaitMs: expected {expected}"):
         codec.encode_request(1, 4, {"MaxWaitMs": value})
 
 

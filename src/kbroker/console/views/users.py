@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from kbroker.client.users import DEFAULT_ITERATIONS, Credential, Users
+from kbroker.client.users import DEFAULT_ITERATIONS, Credential, Users, check_name
 from kbroker.common.security.acls import Operation
 from kbroker.console.changes import Change, Difference
 from kbroker.console.denied import Needed
@@ -47,6 +47,7 @@ def add(site: Site, form: Query) -> Change:
     user, mechanism, present = _credential(site, form)
     if present is not None:
         raise ValueError(f"user {user} has a {mechanism} credential already; give it a new password instead")
+    check_name(user)
     iterations = form.integer("iterations", DEFAULT_ITERATIONS, MIN_ITERATIONS, MAX_ITERATIONS)
     return _with_password(site, f"Add user {user}", user, mechanism, None, iterations)
 
