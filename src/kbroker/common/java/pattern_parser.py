@@ -89,7 +89,7 @@ class _Parser:
         self._groups = [_Group(0, self._flags)]
         self._names: set[str] = set()
         self._range_count = 0
-        self._predicates: dict[tuple[str, bool], Predicate] = {}  # of Unicode classes
+        self._predicates: dict[tuple[str, bool, bool], Predicate] = {}  # of Unicode classes
         self._follows_repeat = False
 
     def parse(self) -> tuple[list[Node], int]:
@@ -366,8 +366,7 @@ class _Parser:
             return name[1:], not is_negated
         return name, is_negated
 
-    def _unicode_ranges(self) -> Ranges:
-        name, is_negated = self._unicode()
+    def _unicode_ranges(self, name: str, is_negated: bool) -> Ranges:
         try:
             ranges = unicode_class(name, self._flags.fold)
         except UnknownClassError as error:
@@ -375,11 +374,11 @@ class _Parser:
         return complement(ranges) if is_negated else ranges
 
     def _unicode_predicate(self) -> Predicate:
-        begins = self._at
-        ranges = self._unicode_ranges()
-        key = self._text[begins : self._at], self._flags.fold
+        name, is_negated = self._unicode()
+        key = name, is_negated, self._flags.fold
         found = self._predicates.get(key)
-        if found is None:
+        if found is None:  # the ranges of a class can take 10 ms, and a pattern name it 10,000 times
+            ranges = self._unicode_ranges(name, is_negated)
             self._count_ranges(len(ranges))
             found = self._predicates[key] = _predicate(ranges)
         return found
@@ -450,7 +449,7 @@ class _Parser:
             char = self._text[self._at + 1 : self._at + 2]
             if char and (char in "pP" or char.lower() in PERL):
                 self._at += 1
-                return self._unicode_ranges() if char in "pP" else self._perl()
+                return self._unicode_ranges(*self._unicode()) if char in "pP" else self._perl()
         low = high = self._class_char()
         if self._next() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
             self._at += 1

@@ -13,13 +13,14 @@ from functools import cache
 from kbroker.common.java.unicode_data import CASES, CLASSES
 
 
-@cache
 def ranges_of(name: str) -> list[tuple[str, str]] | None:
     """Return the first and last characters of a general category or a script, in order; None for an unknown name."""
-    packed = _classes().get(name)
-    if packed is None:
-        return None
-    numbers = unpacked(packed)
+    return _ranges_of(name) if name in _classes() else None  # the cache keeps no unknown names of clients
+
+
+@cache
+def _ranges_of(name: str) -> list[tuple[str, str]]:
+    numbers = unpacked(_classes()[name])
     found = []
     end = 0
     for gap in numbers:
