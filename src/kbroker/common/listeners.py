@@ -8,7 +8,7 @@ from kbroker.common.addresses import host_port, wrong_host_port
 from kbroker.common.configs.config_def import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_FORM = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/]*):(-?\d+)")
+_FORM = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/]*):(-?[0-9]{1,10})")
 
 
 class Listener(NamedTuple):

@@ -95,11 +95,11 @@ def exact_bytes(number: float) -> str:
 
 def rounded_bytes(number: float) -> str:
     """Return bytes rounded, in the largest binary unit that leaves at least one, with one decimal: 1.5 MiB."""
-    if abs(number) < 1024:
+    if abs(number) < 1023.5:
         return f"{number:.0f} B"
     for unit in _BINARY:
         shown = number / UNITS[unit]
-        if abs(shown) < 1024:
+        if abs(shown) < 1023.95:
             break
     return f"{shown:.1f} {unit}"
 

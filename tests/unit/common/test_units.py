@@ -58,8 +58,8 @@ def test_exact_bytes_lose_nothing(number: float, expected: str) -> None:
 
 def test_rounded_bytes() -> None:
     """Bytes have one decimal of the largest unit."""
-    assert [rounded_bytes(n) for n in (0, 1023, 1024, 1_000_000, 1 << 30, 1 << 52)] == [
-        "0 B", "1023 B", "1.0 KiB", "976.6 KiB", "1.0 GiB", "4096.0 TiB",
+    assert [rounded_bytes(n) for n in (0, 1023, 1023.7, 1024, 1_000_000, (1 << 20) - 1, 1 << 30, 1 << 52)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.0 KiB", "976.6 KiB", "1.0 MiB", "1.0 GiB", "4096.0 TiB",
     ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def test_overrides_as_text() -> None:
     """Overrides are host:number pairs with commas and optional blanks; IPv6 addresses may have brackets."""
     assert host_limits("") == {}
     assert host_limits("127.0.0.1:5, localhost : 7 ,[::1]:2") == {"127.0.0.1": 5, "localhost": 7, "::1": 2}
-    for wrong in ("127.0.0.1", ":5", "a:b", "a:-1"):
+    for wrong in ("127.0.0.1", ":5", "a:b", "a:-1", "a:" + "9" * 5000):
         with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
             host_limits(wrong)
 

@@ -302,7 +302,7 @@ def host_limits(text: str) -> dict[str, int]:
     limits = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         host, _, number = word.rpartition(":")
-        if not host.strip() or not (number.strip().isascii() and number.strip().isdigit()):
+        if not host.strip() or re.fullmatch("[0-9]{1,18}", number.strip()) is None:
             raise ConfigError("max.connections.per.ip.overrides", text, f"Not host:number: {word}", "host:number,...")
         limits[host.strip().strip("[]")] = int(number)
     return limits

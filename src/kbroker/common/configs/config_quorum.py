@@ -61,7 +61,7 @@ DEFAULT_VOTER = Listener("CONTROLLER", "PLAINTEXT", "localhost", 9093)
 _TLS_OR_SASL = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 _FORM = "Each entry should be in the form `{id}@{host}:{port}`."
 # a host and a port as Kafka's tools read them: the host of an IPv6 address is in brackets
-_ADDRESS = r"(?:[A-Za-z][A-Za-z0-9_]*://)?\[?([0-9a-zA-Z\-._%:]*)\]?:([0-9]+)"  # compiled on first use, cached by re
+_ADDRESS = r"(?:[A-Za-z][A-Za-z0-9_]*://)?\[?([0-9a-zA-Z\-._%:]*)\]?:([0-9]{1,10})"  # cached by re
 
 
 class Address(NamedTuple):

@@ -256,6 +256,7 @@ def test_listeners_with_names_of_their_own() -> None:
             {"listeners": "PLAINTEXT://*:9092"},
             "not an address",
         ),  # it would be the loopback interface, with * advertised
+        ({"listeners": "PLAINTEXT://x:" + "9" * 5000}, "NAME://host:port"),
         ({"listeners": "OTHER://x:1"}, "does not name OTHER"),
         ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://x:2"}, "used twice"),
         ({"advertised.listeners": "SSL://x:1"}, "listeners does not name SSL"),
