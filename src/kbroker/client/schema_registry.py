@@ -267,7 +267,8 @@ class SchemaRegistry:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, kind):
-            raise RegistryError(f"{self.url}: expected a JSON {kind.__name__}, got something else: is it a registry?")
+            text = f"{self.url}: expected a JSON {kind.__name__}, got something else: is it a registry?"
+            raise RegistryError(text, 200)
         return found
 
     def _get(self, path: str) -> Response:

@@ -27,6 +27,11 @@ REGISTRY = "registry"
 BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 _SCHEMAS = 200  # results of compilers that are kept
 
+
+class NoResponseError(UndecodableError):
+    """Failure of the registry, after which it is unknown whether the bytes name a schema."""
+
+
 _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
 
 
@@ -67,7 +72,8 @@ def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None
     try:
         schema = registry.schema(found.schema_id)
     except RegistryError as error:
-        raise UndecodableError(f"schema {found.schema_id}: {error}") from None
+        failure = NoResponseError if error.status is None or error.status >= 500 else UndecodableError
+        raise failure(f"schema {found.schema_id}: {error}") from None
     if kind is not None and schema.kind != kind:
         raise UndecodableError(f"schema {found.schema_id} is of {schema.kind}, expected {kind}")
     try:

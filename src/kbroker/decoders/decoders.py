@@ -52,7 +52,7 @@ class Decoders:
             if name in by_schema.BY_SCHEMA and registry is None:
                 raise ValueError(f"the decoder {name} needs a Schema Registry")
         self._key, self._value, self._registry = key, value, registry
-        self._misses = 0  # in sequence
+        self._misses = 0  # in sequence; the registry itself limits the requests while it does not respond
 
     def record(
         self,
@@ -113,7 +113,7 @@ class Decoders:
                 return found
             except Exception as error:
                 problem = _problem(error)
-                self._misses += 1
+                self._misses += not isinstance(error, by_schema.NoResponseError)
         if data[:1] in (b"{", b"["):
             try:
                 return plain.json_document(data)._replace(problem=problem)

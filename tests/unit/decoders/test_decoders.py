@@ -145,6 +145,17 @@ def test_numbers_that_look_like_ids_do_not_flood_the_registry() -> None:
     assert registry.lookups == MAX_MISSES
 
 
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_registry_that_responds_again_is_asked_again(monkeypatch: pytest.MonkeyPatch, status: int | None) -> None:
+    registry, framed = Known(), b"\0\0\0\0\x07\x04ab"
+    decoders = Decoders(registry=registry)
+    with monkeypatch.context() as patch:
+        patch.setattr(Known, "schema", raising(RegistryError("no response within 5 s", status)))
+        for _ in range(MAX_MISSES):
+            assert value_of(decoders, framed).problem == "schema id 7: no response within 5 s"
+    assert value_of(decoders, framed).schema == "string, id 7"
+
+
 def test_records_of_kafka() -> None:
     key = encode_versioned("OffsetCommitKey", 1, {"Group": "g", "Topic": "t", "Partition": 2})
     body = {"Offset": 5, "LeaderEpoch": -1, "Metadata": "", "CommitTimestamp": 9, "ExpireTimestamp": -1}
