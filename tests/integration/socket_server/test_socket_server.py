@@ -2,7 +2,10 @@
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +108,39 @@ def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig
         with pytest.raises(ValueError, match="has its response already"):
             again()
     assert bytes(view) == b"2"
+
+
+def test_a_request_without_memory_closes_its_connection() -> None:
+    """Whichever allocation fails, the client does not wait. In another process, as any of its threads may fail."""
+    pytest.importorskip("_testcapi")
+    code = """
+import _testcapi
+from tests.support.socket_rig import Rig, assert_closed, frame, response, until
+rig = Rig("auto")
+request = None
+for number in range(100):
+    client = rig.connect()
+    client.sendall(frame(b"x"))
+    until(lambda: len(rig.channel.queue) == 1, "a request")
+    try:
+        _testcapi.set_nomemory(number, number + 1)
+        request = rig.channel.receive(10)
+    except MemoryError:
+        pass
+    finally:
+        _testcapi.remove_mem_hooks()
+    if request is not None:
+        break
+    if len(rig.channel.queue):
+        rig.receive().close()
+    client.settimeout(10)
+    assert_closed(client)
+request.respond(b"ok")
+assert response(client) == b"ok"
+rig.close()
+"""
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
 
 
 def test_wrong_response_type_leaves_the_request_open(client: socket.socket, rig: Rig) -> None:

@@ -437,12 +437,17 @@ cdef class InboundRequest:
 
     def __dealloc__(self):
         cdef Request *request = self.request
-        if request is not NULL:         # freed without a response: its client must not wait forever
+        if request is not NULL:         # freed without a response
             self.request = NULL
-            with nogil:
-                request.action = ACTION_CLOSE
-                request.next = NULL
-                request.responder.respond(request.responder, request)
+            close_unanswered(request)
+
+
+cdef void close_unanswered(Request *request) noexcept:
+    """Close the connection of a request without a response: its client must not wait forever."""
+    with nogil:
+        request.action = ACTION_CLOSE
+        request.next = NULL
+        request.responder.respond(request.responder, request)
 
 
 cdef str text(const char *chars):
@@ -455,8 +460,13 @@ cdef bint session_has_ended(const Request *request, int64_t now_ns) noexcept nog
 
 cdef InboundRequest wrap(Queue queue, Request *request):
     cdef KafkaRequest *kafka
-    cdef InboundRequest inbound = InboundRequest.__new__(InboundRequest)
+    cdef InboundRequest inbound
     cdef Channel *channel = <Channel *>request.channel
+    try:
+        inbound = InboundRequest.__new__(InboundRequest)
+    except MemoryError:
+        close_unanswered(request)
+        raise
     inbound.request = request           # from here on, dealloc completes the request
     inbound.queue = queue
     inbound.clock = queue.queue.clock
