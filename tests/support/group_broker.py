@@ -137,7 +137,8 @@ class GroupBroker(FakeBroker):
         for topic in body["Topics"]:
             rows = []
             for row in topic["Partitions"]:
-                self.shared[topic["TopicName"], row["PartitionIndex"]] = row["StartOffset"]
+                if not self.commit_error:
+                    self.shared[topic["TopicName"], row["PartitionIndex"]] = row["StartOffset"]
                 rows.append({"PartitionIndex": row["PartitionIndex"], "ErrorCode": self.commit_error})
             responses.append({"TopicName": topic["TopicName"], "Partitions": rows})
         return {"ErrorCode": 0, "ErrorMessage": None, "Responses": responses}
@@ -163,7 +164,8 @@ class GroupBroker(FakeBroker):
             for p in t["Partitions"]:
                 rows.append({"PartitionIndex": p["PartitionIndex"], "ErrorCode": self.commit_error})
                 place = t["Name"], p["PartitionIndex"]
-                self.committed.setdefault(body["GroupId"], {})[place] = p["CommittedOffset"]
+                if not self.commit_error:
+                    self.committed.setdefault(body["GroupId"], {})[place] = p["CommittedOffset"]
             topics.append({"Name": t["Name"], "Partitions": rows})
         return {"Topics": topics}
 

@@ -1,11 +1,14 @@
 """`kbroker groups reset`: move the offsets of groups, with the rules and options of Kafka's own tool."""
 
+import contextlib
+
 import click
 
 from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
 from kbroker.client import offset_reset
+from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.groups import WITH_OFFSETS, Groups
 from kbroker.client.offset_reset import (
     GroupReset,
@@ -16,6 +19,7 @@ from kbroker.client.offset_reset import (
     plan_group_reset,
     topic_partitions,
 )
+from kbroker.common.errors import KafkaError
 from kbroker.common.java.java_duration import parse_duration_ns
 
 LAST_MS = 2**63 - 1
@@ -129,9 +133,14 @@ def reset(
         shown = [] if execute else planned
         try:
             for one in planned if execute else ():
-                one.apply(groups)
+                try:
+                    one.apply(groups)
+                except (KafkaError, BrokerConnectionError):
+                    with contextlib.suppress(KafkaError, BrokerConnectionError):
+                        shown += [part] if (part := one.applied(groups)).after else []
+                    raise
                 shown.append(one)
-        finally:  # after a failure the previous offsets of the groups before it are known here only
+        finally:  # after a failure the previous offsets of what was changed are known here only
             if shown or not planned:
                 rows = _rows(shown)
                 if export:

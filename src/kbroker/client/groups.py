@@ -5,7 +5,6 @@ Requests for a group's coordinator look it up first, and again when it has moved
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import BodyFor, Cluster, check, retried, to_error
@@ -119,13 +118,13 @@ class Groups:
         self.cluster = cluster
         self._assignment_bytes = assignment_bytes
 
+    @retried  # all of it: a node may have left, and another one have its groups
     def list_groups(self) -> list[ListedGroup]:
         """Return the groups of all brokers, by id."""
         self.cluster.fetch_metadata([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self.cluster.nodes):
-            ask = partial(self.cluster.ask, LIST_GROUPS, {}, f"groups of node {node_id}", node_id=node_id)
-            response = self.cluster.retry(ask)
+            response = self.cluster.ask(LIST_GROUPS, {}, f"groups of node {node_id}", node_id=node_id)
             for g in response["Groups"]:
                 group_type = (g.get("GroupType") or CLASSIC).lower()
                 found[g["GroupId"]] = ListedGroup(

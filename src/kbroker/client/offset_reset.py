@@ -92,6 +92,11 @@ class GroupReset(NamedTuple):
         else:
             groups.commit(self.group_id, self.after)
 
+    def applied(self, groups: Groups) -> "GroupReset":
+        """Return the part of the new offsets that the group has now. Raises: KafkaError."""
+        now = _offsets_of(groups, self.group_id, self.is_share)
+        return self._replace(after={tp: offset for tp, offset in self.after.items() if now.get(tp) == offset})
+
 
 def plan_group_reset(
     groups: Groups,
@@ -117,16 +122,19 @@ def plan_group_reset(
     """
     kind = _inactive_kind(groups, group_id)
     is_share = kind == SHARE or (kind is None and makes_share_group)
-    if is_share:
-        known = share_offsets(groups, group_id)
-        before = {tp: found.offset for tp, found in known.items() if found.offset is not None}
-    else:
-        before = {tp: found.offset for tp, found in groups.committed(group_id).items()}
+    before = _offsets_of(groups, group_id, is_share)
     admin = Admin(groups.cluster)
     if exact is not None:
         return GroupReset(group_id, is_share, before, keep_between_ends(admin, exact))
     places = [place for topic, indexes in selection.items() for place in _places(groups.cluster, topic, indexes)]
     return GroupReset(group_id, is_share, before, plan_reset(admin, before, places or before, to, value))
+
+
+def _offsets_of(groups: Groups, group_id: str, is_share: bool) -> Offsets:
+    if is_share:
+        known = share_offsets(groups, group_id)
+        return {tp: found.offset for tp, found in known.items() if found.offset is not None}
+    return {tp: found.offset for tp, found in groups.committed(group_id).items()}
 
 
 def _places(cluster: Cluster, topic: str, indexes: list[int] | None) -> list[TopicPartition]:

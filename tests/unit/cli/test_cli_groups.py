@@ -10,6 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.cli.reset import datetime_ms, read_plan, time_before_ms
 from kbroker.client.offset_reset import topic_partitions
+from kbroker.common.errors import Errors
 from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body
 from tests.support.fixtures import fixture_of
@@ -279,6 +280,21 @@ def test_groups_before_a_commit_that_fails(broker: GroupBroker) -> None:
     done = run(broker, "groups", "reset", "g", "h", "--all-topics", "--to-earliest", "--execute")
     assert (done.exit_code, done.stdout.splitlines()[1:]) == (1, ["g      t              0      50   10"])
     assert "UNKNOWN_MEMBER_ID: group 'h', partition t-0" in done.stderr
+
+
+def test_partitions_before_one_that_a_commit_refuses(broker: GroupBroker) -> None:
+    """The offsets that were committed before the failure are printed, with the former ones."""
+
+    def refuse_one(version: int, body: Body) -> Body:
+        response = broker.offset_commit(version, body)
+        response["Topics"][0]["Partitions"][1]["ErrorCode"] = int(Errors.TOPIC_AUTHORIZATION_FAILED)
+        del broker.committed["g"]["t", 1]
+        return response
+
+    broker.handlers[OFFSET_COMMIT] = refuse_one
+    done = run(broker, "groups", "reset", "g", "--topic", "t:0,1", "--to-earliest", "--execute")
+    assert (done.exit_code, done.stdout.splitlines()[1:]) == (1, ["g      t              0      50   10"])
+    assert "TOPIC_AUTHORIZATION_FAILED: group 'g', partition t-1" in done.stderr
 
 
 def test_an_active_group_is_left_alone(broker: GroupBroker) -> None:
