@@ -97,9 +97,12 @@ def test_without_the_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
             advertised = {row["ApiKey"] for row in client.call("ApiVersions", 3, software)["ApiKeys"]}
             assert {70, 71, 72}.isdisjoint(advertised)
             assert 74 in advertised
-        for name, value in (("log.dir", str(tmp_path)), ("otlp.endpoint", "http://127.0.0.1:1")):
-            with pytest.raises(ConfigError, match=r"pip install 'kbroker\[telemetry\]'"):
+        folder, url = str(tmp_path), "http://127.0.0.1:1"
+        for name, value, shown in (("log.dir", folder, folder), ("otlp.endpoint", url, "[hidden]")):
+            with pytest.raises(ConfigError, match=r"pip install 'kbroker\[telemetry\]'") as refused:
                 EmbeddedBroker({f"kbroker.telemetry.{name}": value}).start()
+            assert shown in str(refused.value)
+            assert (url in str(refused.value)) is False
     decoder.has_decoder.cache_clear()
 
 

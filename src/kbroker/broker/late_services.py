@@ -46,7 +46,8 @@ def offer_telemetry(ctx: ApiContext, scheduler: Scheduler, connections: ClosedCo
         if ctx.config.text(name):
             is_eager = True
             if not has_decoder():
-                raise ConfigError(name, "[hidden]", f"opentelemetry-proto is not installed: {INSTALL}", "no value")
+                shown = ctx.config.text(name) if name == LOG_DIR else "[hidden]"
+                raise ConfigError(name, shown, f"opentelemetry-proto is not installed: {INSTALL}", "no value")
     if not has_decoder():
         logger.info("clients are not asked for their metrics: opentelemetry-proto is not installed (%s)", INSTALL)
         return

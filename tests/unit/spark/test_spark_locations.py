@@ -55,6 +55,14 @@ def test_an_empty_name_is_refused() -> None:
             refused("")
 
 
+def test_a_name_that_is_not_utf_8_is_refused() -> None:
+    """delta-rs and pyarrow cannot encode it."""
+    for refused in (TablePlace.of, LogSource.of_files):
+        for given in ("/data/t\udcff", "s3://bucket/t\udcff"):
+            with pytest.raises(PipelineError, match=r"/t\\udcff is not UTF-8: expected a path or a URI that is$"):
+                refused(given)
+
+
 @pytest.mark.parametrize("given", ["s3://", "s3:///t", "s3a://", "gs:///t", "hdfs://"])
 def test_a_uri_without_a_bucket_is_refused(given: str) -> None:
     with pytest.raises(

@@ -129,7 +129,10 @@ class ClassicMembers:
             raise KafkaError(Errors.REBALANCE_IN_PROGRESS)
         membership.timers.cancel(group, timers.SYNC, member.member_id)
         membership.await_heartbeat(group, member.member_id, classic.session_timeout_ms)
-        version = read_version(classic.protocols[0].metadata)
+        try:  # the upgrade has read the metadata of the common protocol, which may be another one
+            version = read_version(classic.protocols[0].metadata)
+        except ProtocolError as error:
+            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "Malformed embedded consumer protocol.") from error
         assignment = write_assignment(member.assigned, version, membership.image)
         return SyncResult(Errors.NONE, request.protocol_type, request.protocol_name, assignment)
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.common.printable import printable
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.locations import is_elsewhere, local_path, spark_path
 
@@ -77,6 +78,8 @@ class TablePlace:
         if isinstance(table, TablePlace):
             return table
         place = cls._of(os.fspath(table), dict(options or {}))
+        if place.uri != place.uri.encode(errors="replace").decode():
+            raise PipelineError(f"{printable(place.uri)} is not UTF-8: expected a path or a URI that is")
         return place if as_of is None else replace(place, as_of=as_of)
 
     @classmethod

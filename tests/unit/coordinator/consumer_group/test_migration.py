@@ -252,6 +252,18 @@ def test_data_of_a_custom_assignor_stops_an_upgrade(bench: ConsumerGroupBench) -
         malformed.join("new")
 
 
+def test_a_sync_with_malformed_metadata_of_the_first_protocol(bench: ConsumerGroupBench) -> None:
+    """The upgrade reads that of the common protocol only; the sync fails as in Kafka, without a decoding error."""
+    one = bench.groups.join(protocols=[("own", b"\0"), *protocols()]).one
+    bench.groups.sync(one.member_id, 1, {one.member_id: assignment({"t": [0, 1, 2, 3]})})
+    waiting = bench.groups.join(protocols=protocols())
+    bench.groups.join(one.member_id, protocols=[("own", b"\0"), *protocols()])
+    two = waiting.one.member_id
+    bench.groups.sync(one.member_id, 2, {one.member_id: assignment({"t": [0, 1]}), two: assignment({"t": [2, 3]})})
+    bench.join("new", [])
+    assert bench.groups.sync(one.member_id, 2).one.error is Errors.UNKNOWN_SERVER_ERROR
+
+
 def test_an_upgrade_during_a_rebalance_sends_the_members_back(bench: ConsumerGroupBench) -> None:
     one, two = classic_pair(bench)
     waiting = bench.groups.join(one, protocols=protocols())  # the leader rejoins
