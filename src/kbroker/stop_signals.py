@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -31,15 +32,18 @@ class StopSignals:
         self._is_asked = False
         self._read_fd = self._write_fd = self._wakeup_before = -1
         self._before: dict[int, Any] = {}
+        self._lock = threading.Lock()  # of the descriptors
 
     def has_come(self) -> bool:
         """Return whether a signal has arrived, or `ask` was called."""
         return self._is_asked
 
     def ask(self) -> None:
-        """End `wait` as a signal does."""
+        """End `wait` as a signal does; no effect after ``__exit__``."""
         self._is_asked = True
-        os.write(self._write_fd, bytes([_ASKED]))
+        with self._lock:
+            if self._write_fd >= 0:
+                os.write(self._write_fd, bytes([_ASKED]))
 
     def wait(self) -> None:
         """Return as soon as a signal has arrived, or `ask` was called."""
@@ -63,8 +67,10 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._read_fd)
-        os.close(self._write_fd)
+        with self._lock:  # a broker may fail during its stop, and the number may belong to another file then
+            os.close(self._read_fd)
+            os.close(self._write_fd)
+            self._write_fd = -1
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -201,6 +201,33 @@ assert os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
         assert topic_names(broker) == ["t"]
 
 
+def test_a_child_made_by_fork_removes_no_folder() -> None:
+    """The temporary folders of data and snapshots outlive the ends of children, which cannot use the broker."""
+    code = """
+import os, sys
+from kbroker.testing import EmbeddedBroker
+with EmbeddedBroker(snapshots=True) as broker:
+    broker.create_topic("t")
+    snapshot = broker.snapshot()
+    child = os.fork()
+    if child == 0:
+        try:
+            broker.create_topic("u")
+        except RuntimeError as error:
+            print(error)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    broker.create_topic("v")
+    broker.restore(snapshot)
+    assert broker.topics == {"t": 1}, broker.topics
+    folder = broker.config.log_dir
+assert not folder.exists()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    expected = "this broker runs in the parent process; a child made by fork must start another broker\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
 def test_a_process_that_ends_without_stop_ends_in_order(tmp_path: Path) -> None:
     """At the exit of the process, the broker stops and leaves the clean shutdown file."""
     code = f"""

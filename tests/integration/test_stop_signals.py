@@ -14,6 +14,7 @@ import pytest
 from kbroker.broker import Broker, StartCancelled
 from kbroker.stop_signals import StopSignals
 from kbroker.testing.waiting import wait_until
+from tests.support.errors import raising
 
 PROGRAM = [sys.executable, "-m", "kbroker"]
 READY = re.compile(r"kbroker \S+ ready: PLAINTEXT://(\S+:\d+),")
@@ -133,6 +134,15 @@ def test_a_signal_before_the_wait_ends_it_at_once() -> None:
     assert before == [signal.getsignal(number) for number in NUMBERS]
     descriptor = signal.set_wakeup_fd(-1)
     assert descriptor == -1
+
+
+def test_a_late_failure_writes_to_no_other_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the signals are no longer handled, another file may have the number of the descriptor."""
+    with StopSignals() as stop:
+        pass
+    monkeypatch.setattr("os.write", raising(OSError("written")))
+    stop.ask()
+    assert stop.has_come()
 
 
 @pytest.mark.slow

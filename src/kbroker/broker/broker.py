@@ -51,6 +51,7 @@ FILES_NEEDED = 40
 DESCRIPTORS_OF_LISTENER = 3
 #: Descriptors of a network thread: its selector and the wake-up descriptor.
 DESCRIPTORS_OF_NETWORK_THREAD = 2
+START_FAILURES = (OSError, RuntimeError, ValueError, KafkaError, OutcomeUnknownError)
 NO_THREAD = "can't start new thread"  # text of the interpreter's RuntimeError
 
 
@@ -76,8 +77,11 @@ class Broker:
         self.config = config if isinstance(config, BrokerConfig) else BrokerConfig(config)
         self.clock = SystemClock() if clock is None else clock
         self.apis = KafkaApis(forwards=self.config.is_member)
-        self._state_lock = threading.Lock()
+        # Of the owner's thread again in a signal handler that stops the broker. The second is taken under the first.
+        self._life_lock, self._state_lock = threading.RLock(), threading.RLock()
         self._runtime: BrokerRuntime | None = None
+        self._starting: BrokerRuntime | None = None
+        self._was_stopped = False  # since the latest start began
         self._storage: BrokerStorage | None = None
         self._interception = Interception()
         self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
@@ -98,12 +102,13 @@ class Broker:
     def start(self) -> None:
         """Start the broker; it serves clients when this returns.
 
-        Raises: BrokerStartError; StartCancelled after `cancel_start`. Nothing is left running then.
+        Raises: BrokerStartError; StartCancelled after `cancel_start`, and after a `stop` in a signal handler meanwhile.
+        Nothing is left running then.
         """
-        with self._state_lock:
+        with self._life_lock, self._state_lock:
             if self._runtime is not None:
                 raise BrokerStartError("this broker runs already")
-            self.failure = ""
+            self.failure, self._was_stopped = "", False
             for name, value in self.config.unknown.items():
                 from kbroker.common.configs.removed_settings import suggest_replacement
 
@@ -123,29 +128,30 @@ class Broker:
             if limit is not None and limit < needed:
                 raise BrokerStartError(more_open_files(needed))
             mounts = {path: partial(load, self) for path, load in self._mounts.items()}
-            parts = BrokerRuntime(
+            parts = self._starting = BrokerRuntime(
                 self.config,
                 self.clock,
                 self.apis,
                 self._interception,
-                lambda: self._is_cancelled,
+                lambda: self._is_cancelled or self._was_stopped,
                 mounts,
                 self._storage,
             )
             parts.on_failure = self._fail
             try:
                 parts.start()
-            except (ConfigError, StartCancelled):
+                self._runtime = parts
+                if self._was_stopped:
+                    raise StartCancelled("the broker was stopped during its start")
+            except BaseException as error:
+                self._runtime = None
                 parts.stop()
+                if isinstance(error, START_FAILURES) and not isinstance(error, (ConfigError, StartCancelled)):
+                    raise BrokerStartError(_one_line(error)) from error
                 raise
-            except (OSError, RuntimeError, ValueError, KafkaError, OutcomeUnknownError) as error:
-                parts.stop()
-                raise BrokerStartError(_one_line(error)) from error
-            except BaseException:
-                parts.stop()
-                raise
-            self._runtime = parts
-        logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
+            finally:
+                self._starting = None
+            logger.info("broker %d serves %s", self.config.node_id, _first_address(parts))
 
     def join(self, storage: BrokerStorage) -> None:
         """Make this broker a node of an embedded cluster that uses its storage, from the next start on."""
@@ -164,11 +170,15 @@ class Broker:
         self._is_cancelled = True
 
     def stop(self) -> None:
-        """Stop in order; acknowledged data is on disk as configured. Idempotent."""
-        with self._state_lock:
-            parts, self._runtime = self._runtime, None
-        if parts is not None:
-            parts.stop()
+        """Stop in order; acknowledged data is on disk as configured. Idempotent.
+
+        Waits for a stop that another thread has begun. In a signal handler during `start`, that start is cancelled.
+        """
+        with self._life_lock:
+            with self._state_lock:
+                parts, self._runtime, self._was_stopped = self._runtime, None, True
+            if parts is not None:
+                parts.stop()
 
     def _fail(self, reason: str) -> None:
         """Stop, in another thread: the failure was found by a thread that the stop waits for."""
@@ -203,7 +213,7 @@ class Broker:
 
         Raises: ValueError after its response; RuntimeError if the broker does not run.
         """
-        self._running().resume(request)
+        self._serving().resume(request)
 
     @property
     def is_idle(self) -> bool:
@@ -218,7 +228,7 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """Address for clients: host:port of the first listener."""
-        return host_port(*next(iter(self._running().ctx.endpoints.values())))
+        return _first_address(self._running())
 
     @property
     def bound_listeners(self) -> list[str]:
@@ -253,7 +263,7 @@ class Broker:
     @property
     def parts(self) -> BrokerParts:
         """Parts of the running broker, as metrics and the console read them."""
-        return self._running().parts
+        return self._serving().parts
 
     @property
     def request_log(self) -> RequestLog:
@@ -288,7 +298,7 @@ class Broker:
     @property
     def context(self) -> ApiContext:
         """The parts that handlers use: topics, metadata, configuration."""
-        return self._running().ctx
+        return self._serving().ctx
 
     def describe(self) -> str:
         """Describe the broker in one line: addresses, node, cluster, place of the data."""
@@ -299,10 +309,24 @@ class Broker:
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
     def _running(self) -> BrokerRuntime:
-        parts = self._runtime
-        if parts is None:
-            raise RuntimeError("this broker does not run")
-        return parts
+        return _of_this_process(self._runtime)
+
+    def _serving(self) -> BrokerRuntime:
+        """Return the running parts as soon as they serve requests, which is before `start` returns."""
+        parts = self._starting
+        return _of_this_process(parts if parts is not None and parts.serves else self._runtime)
+
+
+def _of_this_process(parts: BrokerRuntime | None) -> BrokerRuntime:
+    if parts is None:
+        raise RuntimeError("this broker does not run")
+    if parts.pid != os.getpid():
+        raise RuntimeError("this broker runs in the parent process; a child made by fork must start another broker")
+    return parts
+
+
+def _first_address(parts: BrokerRuntime) -> str:
+    return host_port(*next(iter(parts.ctx.endpoints.values())))
 
 
 def descriptors_needed(config: BrokerConfig) -> int:

@@ -108,13 +108,14 @@ class BrokerRuntime:
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.ctx: ApiContext
         self.parts: BrokerParts
+        self.serves = False  # requests may arrive
         self.listeners: list[Listener] = []
         self._interception = interception
         self._is_cancelled = is_cancelled
         self._shared = storage
         self._mounts = mounts
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._xray = LateService(self._make_xray)
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
@@ -135,6 +136,7 @@ class BrokerRuntime:
         )
         offer_telemetry(self.ctx, self._scheduler, self._server.closed_connections)
         self._start_handlers()
+        self.serves = True
         self._start_network()
         self._start_metrics()
         self._on_stop("controlled shutdown", self._metadata.shut_down)
@@ -505,7 +507,7 @@ class BrokerRuntime:
         Ctrl-C ends the step that waits, and is raised after the others.
         """
         atexit.unregister(self.stop)
-        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of the broker
+        if os.getpid() != self.pid:  # a child made by fork owns no thread and no file of the broker
             return
         while self._undo:
             what, undo = self._undo.pop()

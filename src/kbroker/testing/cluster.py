@@ -133,7 +133,7 @@ class EmbeddedCluster:
         try:
             storage.load()
             for node in self._nodes.values():
-                node.join(storage)
+                node.join(self._running())  # a signal handler may have stopped the cluster
                 node.start()
         except BaseException:
             self.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -38,6 +39,22 @@ NOT_COPIED = (".lock",)
 B = TypeVar("B", bound="EmbeddedBroker")
 
 
+class _TemporaryFolder:
+    """A folder that is removed with the object, by ``remove``, or at exit; not by children made by fork.
+
+    Those end as well, and TemporaryDirectory would remove the parent's folder then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.remove = weakref.finalize(self, _remove_own, path, os.getpid())
+
+
+def _remove_own(path: Path, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 class Snapshot:
     """The state of a broker at one moment, as a copy of its log folder; made by ``EmbeddedBroker.snapshot``.
 
@@ -46,12 +63,12 @@ class Snapshot:
 
     def __init__(self, folder: Path, temporary: bool) -> None:
         self.folder = folder
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, True) if temporary else None
+        self._temporary = _TemporaryFolder(folder) if temporary else None
 
     def discard(self) -> None:
         """Remove the snapshot's temporary folder now; the snapshot can no longer be restored."""
-        if self._remove is not None:
-            self._remove()
+        if self._temporary is not None:
+            self._temporary.remove()
 
     def __repr__(self) -> str:
         return f"Snapshot({str(self.folder)!r})"
@@ -87,7 +104,7 @@ class EmbeddedBroker(Broker):
         if self._keeps_nothing:
             values["kbroker.in.memory"] = False
         self._values = values
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: _TemporaryFolder | None = None
         super().__init__(values, clock=clock)
         self.faults = FaultRules(self)
 
@@ -111,10 +128,11 @@ class EmbeddedBroker(Broker):
         if self._keeps_nothing and self._folder is None:
             place = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
             try:
-                self._folder = tempfile.TemporaryDirectory(prefix="kbroker-", dir=place)
+                path = tempfile.mkdtemp(prefix="kbroker-", dir=place)
             except OSError:
-                self._folder = tempfile.TemporaryDirectory(prefix="kbroker-")
-            self._configure({"log.dirs": self._folder.name})
+                path = tempfile.mkdtemp(prefix="kbroker-")
+            self._folder = _TemporaryFolder(Path(path))
+            self._configure({"log.dirs": path})
         try:
             self._begin()
         except BaseException:
@@ -125,12 +143,13 @@ class EmbeddedBroker(Broker):
     def stop(self) -> None:
         """Stop in order; connections that a fault holds are closed, and a temporary folder is removed. Idempotent."""
         self._end()
-        self._remove_folder()
+        if self._starting is None:  # else a signal handler stops it, and the start removes the folder
+            self._remove_folder()
 
     def _remove_folder(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            folder.remove()
 
     def _begin(self) -> None:
         if self._runtime is None:
@@ -143,7 +162,8 @@ class EmbeddedBroker(Broker):
             raise
 
     def _end(self) -> None:
-        self.faults.end()
+        if self._runtime is None or self._runtime.pid == os.getpid():  # threads that a child lacks may hold their lock
+            self.faults.end()
         super().stop()
 
     def _configure(self, changes: Mapping[str, object]) -> None:
