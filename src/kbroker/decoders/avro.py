@@ -2,7 +2,7 @@
 
 The libraries for Avro do not check their input: fastavro 1.13 overflows the C stack on 10 KB of a recursive schema, and
 reads an array of 2^60 nulls until the memory is full. Any producer can write such bytes, so this reader limits depth
-and number of values by the size of its input.
+and number of values by the size of its input, and the text that the schema adds to it.
 
 Source: Avro 1.12, specification.
 """
@@ -20,6 +20,7 @@ from kbroker.decoders.plain import float_value, short_float
 
 MAX_DEPTH = 100  # of values within values, and of types within types
 _SPARE_VALUES = 1000  # values without bytes, besides one for each byte of the input
+MAX_CHARACTERS = 1 << 26  # of names, symbols and zeros of decimals, which are not in the bytes
 _MAX_VARINT_BYTES = 10
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text
@@ -31,6 +32,7 @@ class _Input:
     def __init__(self, data: bytes) -> None:
         self.data, self.at, self.depth = data, 0, 0
         self.values_left = len(data) + _SPARE_VALUES
+        self.characters_left = MAX_CHARACTERS
 
     def take(self, size: int) -> bytes:
         """Return the next bytes. Raises: UndecodableError."""
@@ -65,6 +67,12 @@ class _Input:
         self.values_left -= 1
         if self.values_left < 0:
             raise UndecodableError("more elements than bytes")
+
+    def spell(self, characters: int) -> None:
+        """Count characters of the schema in the result. Raises: UndecodableError beyond MAX_CHARACTERS."""
+        self.characters_left -= characters
+        if self.characters_left < 0:
+            raise UndecodableError(f"more than {MAX_CHARACTERS} characters of names")
 
 
 _Reader = Callable[[_Input], Any]
@@ -191,6 +199,7 @@ def _enum(symbols: list[str]) -> _Reader:
         number = source.varint()
         if not 0 <= number < len(symbols):
             raise UndecodableError(f"expected a symbol from 0 to {len(symbols) - 1}, got {number}")
+        source.spell(len(symbols[number]))
         return symbols[number]
 
     return read
@@ -212,6 +221,7 @@ def _record(members: list[tuple[str, _Reader]]) -> _Reader:
         found = {}
         for name, reader in members:
             source.count()
+            source.spell(len(name))
             found[name] = reader(source)
         source.depth -= 1
         return found
@@ -263,7 +273,7 @@ def _logical(schema: dict[str, Any], plain: _Reader) -> _Reader:
     kind = schema.get("logicalType")
     if kind == "decimal" and schema["type"] in ("bytes", "fixed"):
         scale = int(schema.get("scale", 0))
-        return lambda source: _decimal(plain(source), scale)
+        return lambda source: _decimal(source, plain(source), scale)
     shown = _TIMES.get(kind) if isinstance(kind, str) else None
     if shown is None or schema["type"] not in ("int", "long"):
         return plain
@@ -278,8 +288,9 @@ def _logical(schema: dict[str, Any], plain: _Reader) -> _Reader:
     return read
 
 
-def _decimal(text: str, scale: int) -> str:
+def _decimal(source: _Input, text: str, scale: int) -> str:
     data = text.encode("latin-1")
+    source.spell(max(scale, 0))
     if len(data) > _MAX_DECIMAL_BYTES or not 0 <= scale <= _MAX_DECIMAL_BYTES:
         raise UndecodableError(f"a decimal of {len(data)} bytes with scale {scale} is too long")
     number = int.from_bytes(data, "big", signed=True)

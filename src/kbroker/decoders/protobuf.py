@@ -2,6 +2,7 @@
 
 protoc compiles the text, from grpcio-tools: the compiler of Protobuf itself, with every rule of imports, options and
 editions, in its own process for a limited time. The runtime of Protobuf decodes; it limits the depth of messages.
+Any producer can write thousands of messages in a few bytes, each with all fields of its type: their JSON is limited.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ FILE = "schema.proto"
 COMPILE_TIMEOUT_S = 20.0
 _MAX_ERROR = 300  # characters of protoc's
 _MAX_IMPORTS = 50  # nested ones
+MAX_FIELDS = 500_000  # of a record with the fields that its messages lack; beyond, the JSON does without these
+MAX_CHARACTERS = 1 << 26  # of names of fields and of enum values
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
 
@@ -64,6 +67,7 @@ class ProtobufSchema:
     def decode(self, data: bytes, *, indexes: Sequence[int] = (0,), name: str | None = None) -> Decoded:
         """Return a message as JSON, in the form of Protobuf, with the names of the .proto file.
 
+        Of more than MAX_FIELDS fields, the JSON has only those that the bytes have.
         Args: ``indexes``: position of the message's type in the file, then in its parents; ``name``: its name instead.
         Raises: UndecodableError.
         """
@@ -77,7 +81,7 @@ class ProtobufSchema:
             text = json_format.MessageToJson(
                 found,
                 preserving_proto_field_name=True,
-                always_print_fields_with_no_presence=True,
+                always_print_fields_with_no_presence=self._field_count(found) <= MAX_FIELDS,
                 indent=None,
                 ensure_ascii=False,
                 descriptor_pool=self._pool,
@@ -101,6 +105,40 @@ class ProtobufSchema:
             raise UnencodableError(f"not a message {self._messages[0].full_name}: {reason}") from None
         return data
 
+    def _field_count(self, found: Any) -> int:
+        """Return the number of fields in all messages of a message, absent ones included.
+
+        Raises: UndecodableError for more than MAX_CHARACTERS of names.
+        """
+        from google.protobuf import message, message_factory
+
+        fields, characters, left = 0, 0, [found]
+        while left:
+            one = left.pop()
+            fields += len(one.DESCRIPTOR.fields)
+            for field, value in one.ListFields():
+                characters += len(field.name)
+                kind = field
+                if isinstance(value, message.Message | bool | int | float | str | bytes):
+                    values = [value]
+                elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+                    kind, values = field.message_type.fields_by_name["value"], value.values()
+                else:
+                    values = value
+                if kind.message_type is not None:
+                    left += values
+                elif kind.enum_type is not None:
+                    symbols = kind.enum_type.values_by_number
+                    for number in values:
+                        characters += len(symbols[number].name) if number in symbols else 0
+                        _check_characters(characters)
+                _check_characters(characters)
+            if one.DESCRIPTOR.full_name == "google.protobuf.Any":
+                kind = self._message(one.type_url.rpartition("/")[2])
+                if kind is not None:
+                    left.append(message_factory.GetMessageClass(kind).FromString(one.value))
+        return fields
+
     def _at(self, indexes: Sequence[int]) -> Any:
         kinds, found = self._messages, None
         for index in indexes or (0,):
@@ -118,6 +156,11 @@ class ProtobufSchema:
             except KeyError:
                 continue
         return None
+
+
+def _check_characters(count: int) -> None:
+    if count > MAX_CHARACTERS:
+        raise UndecodableError(f"more than {MAX_CHARACTERS} characters of names")
 
 
 def _serialized(text: str) -> Any:

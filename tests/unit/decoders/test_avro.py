@@ -212,6 +212,23 @@ def test_elements_without_bytes_are_limited() -> None:
 
 
 @pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "enum", "name": "E", "symbols": ["A" * 100_000]},
+        {"type": "record", "name": "R", "fields": [{"name": "a" * 100_000, "type": "boolean"}]},
+        {"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "scale": 1000},
+    ],
+    ids=["symbols", "names", "zeros"],
+)
+def test_a_short_value_is_no_gigabyte_of_text(item: dict[str, Any]) -> None:
+    """A byte of any producer stands for each long name of its schema."""
+    schema = AvroSchema(json.dumps({"type": "array", "items": item}))
+    assert schema.decode(b"\x04" + bytes(2) + b"\0").is_json
+    with pytest.raises(UndecodableError, match="characters of names"):
+        schema.decode(b"\x80\x89\x7a" + bytes(1_000_000) + b"\0")
+
+
+@pytest.mark.parametrize(
     ("schema", "data", "reason"),
     [
         ("string", b"\x10ab", "expected 8 bytes"),

@@ -70,6 +70,34 @@ def test_nesting_is_limited() -> None:
         chain.decode(data)
 
 
+def test_absent_fields_of_many_messages_are_left_out() -> None:
+    """A record of a kilobyte would be a megabyte of JSON otherwise, and one of a megabyte take hours."""
+    fields = "".join(f"int32 f{number} = {number};" for number in range(3, 1500))
+    wide = ProtobufSchema(
+        f"""syntax = "proto3"; import "google/protobuf/any.proto";
+        message M {{ repeated M m = 1; map<string, google.protobuf.Any> any = 2; {fields} }}"""
+    )
+    found = wide.decode(b"\x0a\0" * 3 + b"\x18\x07").value
+    assert (len(found), len(found["m"][2]), found["f3"]) == (1499, 1499, 7)
+    many = b"\x0a\0" * 500
+    assert wide.decode(many).value == {"m": [{}] * 500}
+    inside = b"\x0a\x03x/M\x12" + bytes([1000 & 127 | 128, 1000 >> 7]) + many
+    entry = b"\x12" + bytes([len(inside) & 127 | 128, len(inside) >> 7]) + inside
+    data = b"\x12" + bytes([len(entry) & 127 | 128, len(entry) >> 7]) + entry
+    assert wide.decode(data).value["any"][""]["m"] == [{}] * 500
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x02\x10\x01" * 1200, b"\x1a\xb0\x09" + b"\x01" * 1200])
+def test_a_short_message_is_no_gigabyte_of_names(data: bytes) -> None:
+    long = "a" * 60_000
+    named = ProtobufSchema(
+        f"""syntax = "proto3"; enum E {{ NO = 0; {long} = 1; }}
+        message M {{ repeated M m = 1; bool {long} = 2; repeated E e = 3; }}"""
+    )
+    with pytest.raises(UndecodableError, match="characters of names"):
+        named.decode(data)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
