@@ -46,3 +46,7 @@ def test_a_misspelled_config_names_the_known_one(tmp_path: Path) -> None:
             "configs", "alter", "broker", "default", "--set", "num.io.threads=8", "--delete", "log.retention.ms"
         )
         assert (known.exit_code, known.stderr) == (0, "")
+        wanted = ("--key", "retention.mss", "--key", "retention.ms", "--key", "nix")
+        shown = run("configs", "describe", "topic", "t", *wanted)
+        assert (shown.exit_code, "DYNAMIC_TOPIC_CONFIG" in shown.stdout) == (0, True)
+        assert shown.stderr == "found no config nix\nfound no config retention.mss; did you mean retention.ms?\n"

@@ -67,6 +67,10 @@ def describe(
                 if everything or keys or _is_set_here(kind, name, e.source.name)
             ]
             found.append({"type": kind, "name": shown, "configs": rows})
+    absent = sorted(set(keys).difference(config["name"] for one in found for config in one["configs"]))
+    hints = _hints(kind, absent)
+    for key in absent:
+        click.echo(f"found no config {key}{hints.get(key, '')}", err=True)
     if as_json:
         print_json(found)
         return
@@ -139,16 +143,7 @@ def alter(
 @contextmanager
 def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
     """Add the meant name to the error of a misspelled config, or print it where the broker has accepted the config."""
-    from kbroker.common.configs.config import TOPIC_TABLE, misspelled_key
-    from kbroker.common.similar_names import misspelled_name
-
-    meant = {}
-    for name in names:
-        if kind == "topic":
-            meant[name] = None if name in TOPIC_TABLE else misspelled_name(name, TOPIC_TABLE)
-        elif kind == "broker":
-            meant[name] = misspelled_key(name)
-    found = {name: f"; did you mean {known}?" for name, known in meant.items() if known is not None}
+    found = _hints(kind, names)
     try:
         yield
     except KafkaError as failure:
@@ -158,6 +153,20 @@ def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
         raise KafkaError(failure.error, failure.message.rstrip(".") + hint) from failure
     for name, hint in found.items():
         click.echo(f"{name} is not a known config and has no effect{hint}", err=True)
+
+
+def _hints(kind: str, names: Iterable[str]) -> dict[str, str]:
+    """Return what to append to a message about each misspelled name."""
+    from kbroker.common.configs.config import TOPIC_TABLE, misspelled_key
+    from kbroker.common.similar_names import misspelled_name
+
+    meant = {}
+    for name in names:
+        if kind == "topic":
+            meant[name] = None if name in TOPIC_TABLE else misspelled_name(name, TOPIC_TABLE)
+        elif kind == "broker":
+            meant[name] = misspelled_key(name)
+    return {name: f"; did you mean {known}?" for name, known in meant.items() if known is not None}
 
 
 def changes(values: dict[ConfigOperation, dict[str, str]], deletes: tuple[str, ...]) -> list[ConfigChange]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from kbroker.common.errors import UserError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock
@@ -58,7 +59,8 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     removed. All undamaged batches stay, those after the damage too. An empty batch, like those of compaction, replaces
     missing offsets; partitions that were compacted may have gaps. The metadata log is not repaired.
 
-    Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is set; OSError.
+    Raises: NotADirectoryError; UserError, for a folder of another kind; FolderLockedError, when a broker uses the
+    folder and ``repair`` is set; OSError.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -67,6 +69,9 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     lock = FolderLock(folder.parent if is_partition else folder) if repair else None
     try:
         partitions = [folder] if is_partition else sorted(p for p in folder.iterdir() if _is_partition(p))
+        if not partitions and not (folder / checkpoints.META_PROPERTIES).exists():
+            message = f"found no log and no {checkpoints.META_PROPERTIES}"
+            raise UserError(f"{folder}: expected a data folder or that of a partition, {message}")
         findings = [] if is_partition else list(_verify_state_files(folder, repair))
         for partition in partitions:
             findings += _repair(partition) if repair else _check(partition)
