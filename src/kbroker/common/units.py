@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -47,7 +48,10 @@ def parse_bytes(text: str) -> float:
     try:
         from decimal import Decimal  # the import takes 5 ms; a start does not need it
 
-        return float(Decimal(found[1]) * factor)
+        number = float(Decimal(found[1]) * factor)
+        if math.isinf(number):
+            raise OverflowError
+        return number
     except ArithmeticError:  # of decimal and of float
         raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}") from None
 

@@ -427,7 +427,8 @@ def _unescape(text: str) -> str:
         word = match[1]
         return chr(int(word[1:], 16)) if len(word) == 5 else letters.get(word, word)
 
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
+    found = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")  # joins pairs of surrogates
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:

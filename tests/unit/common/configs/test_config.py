@@ -185,6 +185,7 @@ def test_properties_file() -> None:
     text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
     found = parse_properties(text)
     assert found == {"a.b": "1", "c": "2", "d": "3", "e": "x,y", "f": "a\tbA", "empty": "", "last": "\\"}
+    assert parse_properties(r"a=\ud83d\ude00 \u00fc") == {"a": "\U0001f600 \u00fc"}  # two escapes of one character
     assert parse_properties("a=x\u0085y\u2028z\r\nb=1\rc=2\n") == {"a": "x\u0085y\u2028z", "b": "1", "c": "2"}
 
 
