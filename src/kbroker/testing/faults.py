@@ -185,11 +185,15 @@ class FaultRules:
                 client repeats it.
             count: number of requests, -1 for all until the rule is removed.
             skip: number of matching requests that pass first.
-        Raises: ValueError for an invalid combination; TypeError for an unknown argument.
+        Raises: ValueError for an invalid combination; TypeError for an unknown argument, or a pattern that is not text.
         """
         for name in unknown:
             hint = did_you_mean(name, inspect.signature(self.add).parameters)
             raise TypeError(f"add() got an unexpected keyword argument {name!r}{hint}")
+        patterns: dict[str, object] = {"topic": topic, "client_id": client_id}
+        for name, pattern in patterns.items():
+            if not isinstance(pattern, str | None):
+                raise TypeError(f"{name}: expected one name or pattern, got {pattern!r}; add a rule for each name")
         wanted = () if api is None else api if isinstance(api, tuple) else (api,)
         keys = frozenset(_key(one) for one in wanted)
         served = self._broker.apis.entries

@@ -121,6 +121,14 @@ def test_a_misspelled_argument_is_named(broker: QuietBroker, rules: FaultRules) 
     assert (rules.all(), broker.shown) == ([], None)
 
 
+@pytest.mark.parametrize(("name", "pattern"), [("topic", ["orders"]), ("topic", 5), ("client_id", b"app")])
+def test_a_pattern_is_text(broker: QuietBroker, rules: FaultRules, name: str, pattern: Any) -> None:
+    """Several topics are refused; such a rule matched nothing, and only the broker's log said so."""
+    with pytest.raises(TypeError, match=f"{name}: expected one name or pattern, got .*; add a rule for each name"):
+        rules.add("Produce", drop=True, **{name: pattern})
+    assert (rules.all(), broker.shown) == ([], None)
+
+
 def test_the_next_n_and_no_more(rules: FaultRules) -> None:
     """A rule with count=2 matches two requests; a rule with count=-1 has no limit."""
     twice = rules.add("Fetch", drop=True, count=2)
