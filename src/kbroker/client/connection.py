@@ -5,6 +5,7 @@ TLS and SASL use two hooks: `open_stream` opens the byte stream (here plaintext;
 """
 
 import contextlib
+import re
 import socket
 import struct
 import time
@@ -20,6 +21,7 @@ RECEIVE_BYTES = 1 << 16
 LATE_S = 0.01  # tolerated lateness of a time-out: setting the socket's costs a system call
 API_VERSIONS = 18
 TLS_ALERT = 0x1503  # first two bytes of a TLS record: an alert, and the major version 3
+UNKNOWN_AUTHORITIES = (18, 19, 20, 21)  # OpenSSL's codes of a certificate that none of the trusted ones has issued
 WITH_TLS = "expected a listener without TLS, got one with TLS: change security.protocol or the port"
 
 Address = tuple[str, int]
@@ -353,6 +355,12 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's text in lower case, without the error number."""
+    """Return the system's text in lower case, without the error number; of TLS with the setting that may be wrong."""
     text = error.strerror or str(error) or type(error).__name__
+    if type(error).__module__ == "ssl":  # which is loaded with TLS only
+        text = re.sub(r"^\[.*?\] | \(_ssl\.c:[0-9]+\)$", "", text)
+        if getattr(error, "verify_code", 0) in UNKNOWN_AUTHORITIES:
+            text += "; expected its authority in ssl.truststore.location"
+        elif text.endswith("certificate required"):
+            text += ": set ssl.keystore.location"
     return text[:1].lower() + text[1:]

@@ -16,7 +16,7 @@ from kbroker.client.connection import Address, BrokerConnectionError, Connection
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import parse_jaas
-from kbroker.common.security.pem import normal_pem, pem_file
+from kbroker.common.security.pem import normal_pem, pem_file, reason_of
 from kbroker.common.similar_names import misspelled_name
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -220,7 +220,7 @@ def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         else:
             context.load_default_certs()
     except (OSError, ValueError) as error:
-        raise ValueError(f"ssl.truststore.location: {location or 'the certificates'}: {_reason(error)}") from None
+        raise ValueError(f"ssl.truststore.location: {location or 'the certificates'}: {reason_of(error)}") from None
 
 
 def _own_key(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
@@ -240,10 +240,4 @@ def _own_key(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
             with pem_file(key, chain) as path:
                 context.load_cert_chain(path, password=lambda: password)
     except (OSError, ValueError) as error:
-        raise ValueError(f"ssl.keystore.location: {location or 'the key'}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return error.reason or "not PEM"
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ValueError(f"ssl.keystore.location: {location or 'the key'}: {reason_of(error)}") from None

@@ -15,7 +15,7 @@ from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
-from kbroker.common.security.pem import normal_pem, pem_file
+from kbroker.common.security.pem import normal_pem, pem_file, reason_of
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners import sasl_authenticator
 from kbroker.listeners.sasl_authenticator import SaslListener, error_body
@@ -220,7 +220,7 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
             # always with a password: otherwise OpenSSL prompts on the terminal for that of an encrypted key
             context.load_cert_chain(path, password=lambda: password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(what, shown, _reason(error), "a readable PEM file of key and certificates") from None
+        raise ConfigError(what, shown, reason_of(error), "a readable PEM file of key and certificates") from None
 
 
 def _load_trust(context: ssl.SSLContext, value: Callable[[str], ConfigValue]) -> None:
@@ -243,7 +243,7 @@ def _load_trust(context: ssl.SSLContext, value: Callable[[str], ConfigValue]) ->
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     except (OSError, ValueError) as error:
         key, shown = ("ssl.truststore.location", location) if location else ("ssl.truststore.certificates", "[hidden]")
-        raise ConfigError(key, shown, _reason(error), "PEM certificates") from None
+        raise ConfigError(key, shown, reason_of(error), "PEM certificates") from None
 
 
 @contextmanager
@@ -251,9 +251,3 @@ def _file(location: str) -> Iterator[str]:
     with open(location, "rb"):  # its error is clearer than that of ssl
         pass
     yield location
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return error.reason or "not a key and certificates in PEM form"
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,18 @@ def test_connection_refused_is_one_line_with_the_address() -> None:
     with pytest.raises(BrokerConnectionError) as caught:
         Connection(address)
     assert f"{format_address(address)}: connection refused" == str(caught.value)
+
+
+def test_tls_names_the_setting() -> None:
+    """OpenSSL's code and the line of Python's source are left out."""
+
+    def refuse(address: object, timeout_s: float) -> NoReturn:
+        text = "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2580)"
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, text)
+
+    with pytest.raises(BrokerConnectionError) as failure:
+        Connection(("fake", 1), open_stream=refuse)
+    assert str(failure.value) == "fake:1: tlsv13 alert certificate required: set ssl.keystore.location"
 
 
 def test_impossible_host_name_is_one_line() -> None:

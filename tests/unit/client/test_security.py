@@ -123,6 +123,7 @@ def test_files_with_other_content(certificates: Certificates) -> None:
     for properties, reason in (
         ({"ssl.truststore.location": str(key)}, "NO_CERTIFICATE_OR_CRL_FOUND"),
         ({"ssl.certificate.location": str(chain), "ssl.key.location": str(other)}, "KEY_VALUES_MISMATCH"),
+        ({"ssl.keystore.location": str(chain)}, "not PEM of a private key and its certificates"),
     ):
         with pytest.raises(ValueError, match=reason):
             _context(properties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,3 +41,10 @@ def pem_file(*texts: str) -> Iterator[str]:
         yield path
     finally:
         os.unlink(path)
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Return the reason for which Python's ssl loads no key or certificates, in one line."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not PEM of a private key and its certificates, or not the ssl.key.password of the key"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
