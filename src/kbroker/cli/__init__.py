@@ -119,6 +119,8 @@ class OneLineErrors(CommandGroup):
         except (click.Abort, KeyboardInterrupt) as error:
             if isinstance(error.__context__, EOFError):  # at a question of `click.confirm` or `click.prompt`
                 return failed("expected a line, got the end of standard input; nothing was changed", EXIT_FAILURE)
+            if error.__context__ is None and isinstance(error, click.Abort):  # a question that was answered with no
+                return failed("not confirmed; nothing was changed", EXIT_FAILURE)
             return EXIT_INTERRUPTED
         except Exception as error:
             return status_after(error)
