@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
+from kbroker.broker import StartCancelled
 from kbroker.broker.storage import BrokerStorage
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
@@ -75,7 +76,7 @@ class EmbeddedCluster:
         self.failure = ""  # the reason why the cluster stops by itself
         #: Called instead of `stop` when the cluster must stop by itself.
         self.on_failure: Callable[[], None] = self.stop
-        self._is_cancelled = False
+        self._is_cancelled = self._is_starting = self._was_stopped = False
         self._storage: BrokerStorage | None = None
         self._held: list[socket.socket] = []
         self._free_ports: list[tuple[str, int]] = []  # that the system chose, for each listener with port 0
@@ -120,27 +121,44 @@ class EmbeddedCluster:
     def start(self) -> None:
         """Start all nodes; they serve clients when this returns.
 
-        Raises: BrokerStartError, StartCancelled; RuntimeError if the cluster runs already.
+        Raises: BrokerStartError; StartCancelled, also after a `stop` meanwhile; RuntimeError if the cluster runs.
         """
         if self._storage is not None:
             raise RuntimeError("this cluster runs already")
+        self._is_starting, self._was_stopped = True, False
+        try:
+            self._start()
+            self._is_starting = False
+            if self._was_stopped:
+                raise StartCancelled("the cluster was stopped during its start")
+        except BaseException:
+            self._is_starting = False
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         config = next(iter(self._nodes.values())).config
-        storage = self._storage = BrokerStorage(config, self.clock, self._fail, lambda: self._is_cancelled)
+        storage = self._storage = BrokerStorage(
+            config, self.clock, self._fail, lambda: self._is_cancelled or self._was_stopped
+        )
         if not self._held:  # after a stop
             with contextlib.suppress(OSError):  # the node to which the port belongs reports it
                 for address in self._free_ports:
                     self._hold(*address)
-        try:
-            storage.load()
-            for node in self._nodes.values():
-                node.join(self._running())  # a signal handler may have stopped the cluster
+        storage.load()
+        for node in self._nodes.values():
+            if not self._was_stopped:
+                node.join(storage)
                 node.start()
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
-        """Stop all nodes, and delete the data; a failure of one is raised after the others have stopped. Idempotent."""
+        """Stop all nodes, and delete the data; a failure of one is raised after the others have stopped. Idempotent.
+
+        In a signal handler during `start`, that start is cancelled.
+        """
+        self._was_stopped = True
+        if self._is_starting:
+            return
         storage, self._storage = self._storage, None
         held, self._held = self._held, []
         with contextlib.ExitStack() as steps:  # the last one first
