@@ -26,6 +26,7 @@ from kbroker.common.open_files import more_open_files, open_files_limit, raise_o
 from kbroker.common.threads import new_thread
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners.socket_options import network_threads
+from kbroker.log.log_dir import FULL
 from kbroker.log.manager import StartCancelled
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ DESCRIPTORS_OF_LISTENER = 3
 #: Descriptors of a network thread: its selector and the wake-up descriptor.
 DESCRIPTORS_OF_NETWORK_THREAD = 2
 START_FAILURES = (OSError, RuntimeError, ValueError, KafkaError, OutcomeUnknownError)
+DISK_ERRORS = {os.strerror(number) for number in (*FULL, errno.EIO)}  # texts without a context
 NO_THREAD = "can't start new thread"  # text of the interpreter's RuntimeError
 
 
@@ -147,7 +149,7 @@ class Broker:
                 self._runtime = None
                 parts.stop()
                 if isinstance(error, START_FAILURES) and not isinstance(error, (ConfigError, StartCancelled)):
-                    raise BrokerStartError(_one_line(error)) from error
+                    raise BrokerStartError(_one_line(error, self.config)) from error
                 raise
             finally:
                 self._starting = None
@@ -335,9 +337,12 @@ def descriptors_needed(config: BrokerConfig) -> int:
     return FILES_NEEDED + DESCRIPTORS_OF_LISTENER * len(config.listeners) + DESCRIPTORS_OF_NETWORK_THREAD * threads
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: Exception, config: BrokerConfig) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return more_open_files()
+    if isinstance(error, OSError) and not error.filename and error.strerror in DISK_ERRORS:  # that of a write
+        folders = dict.fromkeys(map(str, [*config.log_dirs, config.metadata_log_dir]))
+        return f"cannot write a file in {' or '.join(folders)}: {error.strerror}"
     if isinstance(error, KafkaError):
         return " ".join(error.message.split())
     if isinstance(error, FileNotFoundError) and not error.filename:  # that of getcwd

@@ -1,5 +1,6 @@
 """Starts of a broker without a metadata log, threads or current folder, and a start after a failure."""
 
+import errno
 import threading
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.Monk
             broker.start()
     with broker:
         assert broker.failure == ""
+
+
+def test_a_write_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a write has no file, so the start error names the folders."""
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "kbroker.metadata.log.formatter.write_snapshot", raising(OSError(errno.ENOSPC, "No space left on device"))
+        )
+        with pytest.raises(BrokerStartError) as refused:
+            make_broker(tmp_path).start()
+    assert str(refused.value) == f"cannot write a file in {tmp_path}: No space left on device"
 
 
 def test_an_append_that_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
