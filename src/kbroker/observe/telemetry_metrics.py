@@ -81,9 +81,10 @@ def client_families(ctx: ApiContext, limit: int) -> Iterator[tuple[Family, list[
                 CLIENT_GROUP, name, "counter" if value.counts else "gauge", tuple(labels), "pushed by clients"
             )
             shown = family.prometheus_name
-            if shown not in kinds and len(kinds) < MAX_FAMILIES:
-                kinds[shown] = family.kind
-            if kinds.get(shown) != family.kind or counts.get(shown, 0) >= limit:
+            base = shown.removesuffix("_total")  # in OpenMetrics the gauge x and the counter x_total are one name
+            if base not in kinds and len(kinds) < MAX_FAMILIES:
+                kinds[base] = family.kind
+            if kinds.get(base) != family.kind or counts.get(shown, 0) >= limit:
                 continue
             texts = tuple(labels.values())
             _, samples = found.setdefault((shown, family.labels), (family, {}))

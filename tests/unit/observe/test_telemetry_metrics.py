@@ -30,13 +30,13 @@ class Service:
         self.forwarder = self.log = None
 
 
-def text_of(service: Any, limit: int = 100) -> str:
+def text_of(service: Any, limit: int = 100, accept: str = "") -> str:
     ctx: Any = SimpleNamespace(telemetry_service=SimpleNamespace(started=service))
     exposition = Exposition(Metrics(), limit)
     for family in families(telemetry_metrics.ROWS, ctx):
         exposition.add(family)
     exposition.add_source(partial(client_families, ctx))
-    return exposition.text()[0].decode()
+    return exposition.text(accept)[0].decode()
 
 
 def pushed(rig: Rig, service: Service, number: int, client_id: str, *points: Point) -> None:
@@ -99,6 +99,16 @@ def test_one_name_has_one_kind(rig: Rig) -> None:
     text = text_of(service)
     assert len(re.findall(r"^kbroker_client_a_b\{", text, re.MULTILINE)) == 1
     assert len(re.findall(r"^kbroker_client_n_total\{", text, re.MULTILINE)) == 1
+
+
+def test_openmetrics_has_one_type_for_a_name(rig: Rig) -> None:
+    """A gauge x beside a counter x_total would make the whole page invalid there: the first of them is shown."""
+    service = Service(rig)
+    pushed(rig, service, 7, "c", Point("x", (), 1, False, False), Point("x.total", (), 2, True, True),
+           Point("y", (), 1, False, False), Point("y.total", (), 2, False, False))  # fmt: skip
+    text = text_of(service, accept="application/openmetrics-text; version=1.0.0")
+    types = re.findall("^# TYPE kbroker_client_(.*)$", text, re.MULTILINE)
+    assert types == ["x gauge", "y gauge", "y_total gauge"]
 
 
 def test_without_telemetry() -> None:
