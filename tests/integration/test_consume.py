@@ -167,7 +167,7 @@ def test_what_is_produced_encoded(bootstrap: str) -> None:
     ("options", "bad", "reason"),
     [
         (("--encode", "int64"), "k=five", "line 3: the value: 'five' is not int64: .*"),
-        ((), "five", "expected the separator '=' in each line, got 'five'"),
+        ((), "five", "line 3: expected the separator '=', got 'five'"),
     ],
 )
 def test_lines_before_one_that_does_not_fit_are_sent(

@@ -123,7 +123,7 @@ def produce(
                     producer.flush()
                     continue
                 number += 1
-                key, text = _split(line, separator)
+                key, text = _split(number, line, separator)
                 value = None if text == null else text
                 if encoded is not None:
                     key, value = encoded(number, key, value)
@@ -185,13 +185,13 @@ def _header(word: str) -> tuple[str, bytes]:
     return name, os.fsencode(value)
 
 
-def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
+def _split(number: int, line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
     if separator is None:
         return None, line
     key, found, value = line.partition(separator)
     if not found:
         wanted, got = separator.decode(errors="replace"), line[:80].decode(errors="replace")
-        raise click.ClickException(f"expected the separator {wanted!r} in each line, got {got!r}")
+        raise click.ClickException(f"line {number}: expected the separator {wanted!r}, got {got!r}")
     return key, value
 
 
