@@ -15,12 +15,11 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Any
 
-from kbroker.decoders.decoded import Decoded, UndecodableError, json_text
+from kbroker.decoders.decoded import Decoded, UndecodableError, check_schema_characters, json_text
 from kbroker.decoders.plain import float_value, short_float
 
 MAX_DEPTH = 100  # of values within values, and of types within types
 _SPARE_VALUES = 1000  # values without bytes, besides one for each byte of the input
-MAX_CHARACTERS = 1 << 26  # of names, symbols and zeros of decimals, which are not in the bytes
 _MAX_VARINT_BYTES = 10
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text
@@ -32,7 +31,7 @@ class _Input:
     def __init__(self, data: bytes) -> None:
         self.data, self.at, self.depth = data, 0, 0
         self.values_left = len(data) + _SPARE_VALUES
-        self.characters_left = MAX_CHARACTERS
+        self.schema_characters = 0
 
     def take(self, size: int) -> bytes:
         """Return the next bytes. Raises: UndecodableError."""
@@ -69,10 +68,9 @@ class _Input:
             raise UndecodableError("more elements than bytes")
 
     def spell(self, characters: int) -> None:
-        """Count characters of the schema in the result. Raises: UndecodableError beyond MAX_CHARACTERS."""
-        self.characters_left -= characters
-        if self.characters_left < 0:
-            raise UndecodableError(f"more than {MAX_CHARACTERS} characters of names")
+        """Count characters of the schema in the result. Raises: UndecodableError for too many."""
+        self.schema_characters += characters
+        check_schema_characters(self.schema_characters)
 
 
 _Reader = Callable[[_Input], Any]

@@ -10,6 +10,7 @@ from kbroker.common.errors import UserError
 
 Headers = Sequence[tuple[str, bytes | None]]
 PACKAGES = 'pip install "kbroker[decoders]"'
+MAX_SCHEMA_CHARACTERS = 1 << 26  # of names, symbols and zeros of decimals, which are not in the bytes of a record
 
 
 class UndecodableError(ValueError):
@@ -57,6 +58,12 @@ class Decoded(NamedTuple):
         if self.parsed is not None:
             return self.parsed
         return json.loads(self.text) if self.is_json else self.text
+
+
+def check_schema_characters(count: int) -> None:
+    """Check how many characters the schema adds to a result. Raises: UndecodableError."""
+    if count > MAX_SCHEMA_CHARACTERS:
+        raise UndecodableError(f"more than {MAX_SCHEMA_CHARACTERS} characters of names")
 
 
 def json_text(value: Any) -> str:

@@ -17,14 +17,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kbroker.decoders.decoded import Decoded, MissingPackageError, UndecodableError, UnencodableError
+from kbroker.decoders.decoded import (
+    Decoded,
+    MissingPackageError,
+    UndecodableError,
+    UnencodableError,
+    check_schema_characters,
+)
 
 FILE = "schema.proto"
 COMPILE_TIMEOUT_S = 20.0
 _MAX_ERROR = 300  # characters of protoc's
 _MAX_IMPORTS = 50  # nested ones
 MAX_FIELDS = 500_000  # of a record with the fields that its messages lack; beyond, the JSON does without these
-MAX_CHARACTERS = 1 << 26  # of names of fields and of enum values
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
 
@@ -108,7 +113,7 @@ class ProtobufSchema:
     def _field_count(self, found: Any) -> int:
         """Return the number of fields in all messages of a message, absent ones included.
 
-        Raises: UndecodableError for more than MAX_CHARACTERS of names.
+        Raises: UndecodableError for too many characters of names.
         """
         from google.protobuf import message, message_factory
 
@@ -131,8 +136,8 @@ class ProtobufSchema:
                     symbols = kind.enum_type.values_by_number
                     for number in values:
                         characters += len(symbols[number].name) if number in symbols else 0
-                        _check_characters(characters)
-                _check_characters(characters)
+                        check_schema_characters(characters)
+                check_schema_characters(characters)
             if one.DESCRIPTOR.full_name == "google.protobuf.Any":
                 kind = self._message(one.type_url.rpartition("/")[2])
                 if kind is not None:
@@ -156,11 +161,6 @@ class ProtobufSchema:
             except KeyError:
                 continue
         return None
-
-
-def _check_characters(count: int) -> None:
-    if count > MAX_CHARACTERS:
-        raise UndecodableError(f"more than {MAX_CHARACTERS} characters of names")
 
 
 def _serialized(text: str) -> Any:
