@@ -5,7 +5,8 @@ from libc.string cimport memset
 from kbroker._core.codec.framing cimport Framing, FrameReader, frames_clear, frames_feed, frames_take, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
 from kbroker._core.requests.request cimport (
-    ContextType, Request, request_context, request_free, request_new, request_reserve,
+    ContextType, Request, RequestCache, request_cache_clear, request_context, request_free, request_free_into,
+    request_new, request_reserve, request_room,
 )
 from kbroker.network._kafka_request cimport KafkaRequest
 
@@ -69,6 +70,51 @@ def frames(bytes data not None):
         request_free(frame)
     frames_clear(&reader)
     return payloads, found, released_numbers, released_bytes
+
+
+def recycled(list payloads not None, int held=1):
+    """Split frames, of which `held` exist at the same time, with a cache; change everything in them before their end.
+
+    Returns: ([(payload, number of its memory in the order of first use, size of its room)], number of requests in the
+    cache at the end, sum of the numbers and of the response bytes found in new requests).
+    """
+    cdef Framing framing
+    cdef FrameReader reader
+    cdef RequestCache cache
+    cdef MemoryPool pool = MemoryPool.unlimited()
+    cdef Request *frame
+    cdef Context *context
+    cdef char *at_room
+    cdef int64_t consumed = 0, found = 0, room = 0
+    cdef dict places = {}
+    cdef list results = []
+    cdef bytes data
+    framing_from(&framing, "length-prefix", None, None)
+    framing.context_type = &TYPE
+    memset(&reader, 0, sizeof(reader))
+    memset(&cache, 0, sizeof(cache))
+    framing.cache = &cache
+    for at in range(0, len(payloads), held):
+        data = b"".join([len(payload).to_bytes(4, "big") + payload for payload in payloads[at : at + held]])
+        frames_feed(&framing, pool.pool, &reader, <const char *>data, len(data), INT32_MAX, 0, &consumed)
+        while True:
+            frame = frames_take(&reader)
+            if frame is NULL:
+                break
+            context = <Context *>request_context(frame)
+            found += context.number + frame.response_bytes + frame.segment_count
+            at_room = request_room(frame, &room)
+            memset(at_room, 255, <size_t>room)
+            results.append((frame.payload[:frame.size_bytes], places.setdefault(<size_t>frame, len(places)), room))
+            context.number = 7
+            memset(context.untouched, 255, sizeof(context.untouched))
+            memset(request_reserve(frame, 300), 255, 300)
+            memset(request_reserve(frame, 300), 255, 300)
+            request_free_into(&cache, frame)
+    count = cache.count
+    request_cache_clear(&cache)
+    frames_clear(&reader)
+    return results, count, found
 
 
 def without_context():

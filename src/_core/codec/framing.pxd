@@ -5,7 +5,7 @@ its account (``request_leave_account``).
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.memory_pool cimport Pool
-from kbroker._core.requests.request cimport ContextType, Request
+from kbroker._core.requests.request cimport ContextType, Request, RequestCache
 from kbroker._core.sync cimport AtomicI64
 
 cdef enum FramingKind:
@@ -28,6 +28,7 @@ cdef struct Framing:
     int32_t delimiter_bytes
     int64_t max_size_bytes
     const ContextType *context_type     # of each frame; NULL (as framing_from leaves it): none
+    RequestCache *cache         # the same
     unsigned char delimiter[MAX_DELIMITER_BYTES]
 
 cdef struct FrameReader:

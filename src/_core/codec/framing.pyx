@@ -7,7 +7,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from kbroker._core.arguments cimport integer
 from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.requests.memory_pool cimport MemoryPool, Pool, pool_free, pool_retain, pool_try_allocate
-from kbroker._core.requests.request cimport Request, request_free, request_new
+from kbroker._core.requests.request cimport Request, request_free, request_new, request_new_from
 from kbroker._core.sync cimport atomic_add_fetch
 
 cdef enum:
@@ -29,7 +29,7 @@ cdef inline void stage(FrameReader *reader, Request *frame, int64_t now_ns) noex
 cdef Request *new_frame(Framing *framing, int64_t size_bytes) noexcept nogil:
     cdef Request *frame
     if size_bytes <= INLINE_PAYLOAD_BYTES:
-        return request_new(framing.context_type, size_bytes)
+        return request_new_from(framing.cache, framing.context_type, size_bytes)
     frame = request_new(framing.context_type, 0)
     if frame is NULL:
         return NULL

@@ -417,7 +417,7 @@ cdef inline int32_t prefix_bytes(EventLoop *loop) noexcept nogil:
     return 4 if loop.framing.kind == FRAMING_LENGTH_PREFIX else 0
 
 
-cdef void finish_responses(EventLoop *loop, Channel *channel, int32_t prefix) noexcept nogil:
+cdef void finish_responses(EventLoop *loop, Channel *channel, int32_t prefix, int64_t now_ns) noexcept nogil:
     """Pass each response at the front that is sent completely to the loop's owner."""
     cdef Request *request
     while channel.send_first is not NULL:
@@ -437,17 +437,17 @@ cdef void finish_responses(EventLoop *loop, Channel *channel, int32_t prefix) no
         channel.segment_at = 0
         channel.segment_sent = 0
         request.next = NULL
-        request.response_sent_ns = clock_now_ns(loop.clock)
+        request.response_sent_ns = now_ns
         count(&loop.counters.responses, 1)
         loop.sent(loop, channel, request)
 
 
 cdef void advance(EventLoop *loop, Channel *channel, int64_t sent, int32_t prefix) noexcept nogil:
     cdef Request *request
-    cdef int64_t n
+    cdef int64_t n, now_ns = clock_now_ns(loop.clock)
     count(&loop.counters.bytes_sent, sent)
     channel.bytes_sent += sent
-    finish_responses(loop, channel, prefix)
+    finish_responses(loop, channel, prefix, now_ns)
     while sent > 0 and channel.send_first is not NULL:
         request = channel.send_first
         if channel.prefix_sent < prefix:
@@ -459,7 +459,7 @@ cdef void advance(EventLoop *loop, Channel *channel, int64_t sent, int32_t prefi
             n = n if n < sent else sent
             channel.segment_sent += n
         sent -= n
-        finish_responses(loop, channel, prefix)
+        finish_responses(loop, channel, prefix, now_ns)
 
 
 cdef int64_t send_region(EventLoop *loop, Channel *channel, Segment *segment) noexcept nogil:
@@ -485,7 +485,8 @@ cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil:
     cdef Request *request
     cdef Segment *segment
     cdef bint file_next
-    finish_responses(loop, channel, prefix)
+    if prefix == 0:                 # an empty response is complete without a write
+        finish_responses(loop, channel, prefix, clock_now_ns(loop.clock))
     while channel.send_first is not NULL:
         request = channel.send_first
         if channel.prefix_sent == prefix and request.segments[channel.segment_at].kind == SEGMENT_FILE:

@@ -11,7 +11,7 @@
 #include "thread_setup.h"
 
 enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_REFUSED = -5, KB_MAX_PIECES = 64,
-       KB_HOST_BYTES = 64, KB_MOST_FILES = 16384 };
+       KB_JOINED_BYTES = 4096, KB_HOST_BYTES = 64, KB_MOST_FILES = 16384 };
 
 #ifndef _WIN32
 #include <arpa/inet.h>
@@ -46,14 +46,26 @@ static inline int64_t kb_receive(int fd, char *into, int64_t n) {
     do r = recv(fd, into, (size_t)n, 0); while (r < 0 && errno == EINTR);
     return kb_io_result(r);
 }
+/* Returns 0 for pieces that are too large: the copy of small ones takes less time than the system takes for each. */
+static inline size_t kb_join(const kb_piece *pieces, int count, char *joined) {
+    size_t total = 0, at = 0;
+    int i;
+    for (i = 0; i < count; i++) total += pieces[i].iov_len;
+    if (total > KB_JOINED_BYTES) return 0;
+    for (i = 0; i < count; at += pieces[i++].iov_len) memcpy(joined + at, pieces[i].iov_base, pieces[i].iov_len);
+    return total;
+}
 static inline int64_t kb_send(int fd, kb_piece *pieces, int count, int more) {
+    char joined[KB_JOINED_BYTES];
     ssize_t r;
     struct msghdr m;
+    int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+    const char *data = count == 1 ? (const char *)pieces[0].iov_base : joined;
+    size_t total = count == 1 ? pieces[0].iov_len : kb_join(pieces, count, joined);
     memset(&m, 0, sizeof m);
     m.msg_iov = pieces;
     m.msg_iovlen = count;
-    do r = count == 1 ? send(fd, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | (more ? MSG_MORE : 0))
-                      : sendmsg(fd, &m, MSG_NOSIGNAL | (more ? MSG_MORE : 0)); while (r < 0 && errno == EINTR);
+    do r = total > 0 ? send(fd, data, total, flags) : sendmsg(fd, &m, flags); while (r < 0 && errno == EINTR);
     return kb_io_result(r);
 }
 static inline int64_t kb_pread(int fd, char *into, int64_t n, int64_t at) {

@@ -7,6 +7,19 @@ from kbroker._core.open_file cimport open_file_release
 from kbroker._core.requests.memory_pool cimport pool_decref, pool_free
 from kbroker._core.sync cimport atomic_add_fetch, atomic_store
 
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__             /* which would not find an access to a freed request */
+    enum { KB_CACHED_REQUESTS = 0 };
+    #else
+    enum { KB_CACHED_REQUESTS = 64 };       /* of a loop */
+    #endif
+    """
+    int KB_CACHED_REQUESTS
+
+cdef enum:
+    RECYCLABLE_PAYLOAD_BYTES = 1024     # with the struct, more than malloc returns without a search of its free lists
+
 
 cdef Session *session_new(const char *principal) noexcept nogil:
     cdef Session *session = <Session *>calloc(1, sizeof(Session))
@@ -35,18 +48,31 @@ cdef void session_release(Session *session) noexcept nogil:
 
 
 cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexcept nogil:
-    cdef Request *request
+    return request_new_from(NULL, type, payload_bytes)
+
+
+cdef Request *request_new_from(
+        RequestCache *cache, const ContextType *type, int64_t payload_bytes) noexcept nogil:
+    cdef Request *request = NULL
     cdef size_t size_bytes = sizeof(Request), zeroed_end = sizeof(Request)
+    cdef bint is_recyclable = cache is not NULL and payload_bytes <= RECYCLABLE_PAYLOAD_BYTES
     if payload_bytes < 0:
         return NULL
     if type is not NULL:
         size_bytes += <size_t>type.size_bytes
         zeroed_end += <size_t>type.zeroed_bytes
-    request = <Request *>malloc(size_bytes + <size_t>payload_bytes)
+    if is_recyclable and cache.first is not NULL:
+        request = cache.first
+        cache.first = request.next
+        cache.count -= 1
+    else:
+        request = <Request *>malloc(
+            size_bytes + <size_t>(RECYCLABLE_PAYLOAD_BYTES if is_recyclable else payload_bytes))
     if request is NULL:
         return NULL
     memset(&request.next, 0, zeroed_end - <size_t>(<char *>&request.next - <char *>request))
     request.context_type = type
+    request.is_recyclable = is_recyclable
     request.payload = <char *>request + size_bytes
     request.size_bytes = payload_bytes
     request.capacity_bytes = payload_bytes
@@ -65,9 +91,7 @@ cdef Request *control_message(const Request *about, int action) noexcept nogil:
     return message
 
 
-cdef void request_free(Request *request) noexcept nogil:
-    if request is NULL:
-        return
+cdef void release_all(Request *request) noexcept nogil:
     if request.release_state is not NULL and request.state is not NULL:
         request.release_state(request)
     if request.context_type is not NULL and request.context_type.release is not NULL:
@@ -77,7 +101,31 @@ cdef void request_free(Request *request) noexcept nogil:
     request_clear_response(request)
     request_release_payload(request)
     session_release(request.session)
-    free(request)
+
+
+cdef void request_free(Request *request) noexcept nogil:
+    if request is not NULL:
+        release_all(request)
+        free(request)
+
+
+cdef void request_free_into(RequestCache *cache, Request *request) noexcept nogil:
+    release_all(request)
+    if request.is_recyclable and cache.count < KB_CACHED_REQUESTS:
+        request.next = cache.first
+        cache.first = request
+        cache.count += 1
+    else:
+        free(request)
+
+
+cdef void request_cache_clear(RequestCache *cache) noexcept nogil:
+    cdef Request *request
+    while cache.first is not NULL:
+        request = cache.first
+        cache.first = request.next
+        free(request)
+    cache.count = 0
 
 
 cdef void request_leave_account(Request *request) noexcept nogil:
@@ -97,6 +145,15 @@ cdef void request_release_payload(Request *request) noexcept nogil:
         request.pool_charge = 0
         pool_decref(request.pool)
         request.pool = NULL
+
+
+cdef char *request_room(Request *request, int64_t *size_bytes) noexcept nogil:
+    cdef int64_t context_bytes = 0 if request.context_type is NULL else request.context_type.size_bytes
+    size_bytes[0] = RECYCLABLE_PAYLOAD_BYTES - request.size_bytes
+    if request.is_recyclable and size_bytes[0] > INLINE_OUT_BYTES:
+        return <char *>request_context(request) + context_bytes + request.size_bytes
+    size_bytes[0] = INLINE_OUT_BYTES
+    return request.inline_out
 
 
 cdef Segment *next_segment(Request *request) noexcept nogil:

@@ -2,7 +2,9 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_memory
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_SEND, Request, request_add_memory, request_room,
+)
 from kbroker._core.codec.wire cimport (
     Reader, Writer, read_bytes, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free, writer_init,
 )
@@ -38,7 +40,8 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     cdef Writer w
     cdef const char *name
     cdef const char *version
-    cdef int64_t name_bytes, version_bytes, throttle_at
+    cdef char *room
+    cdef int64_t name_bytes, version_bytes, throttle_at, room_bytes = 0
     cdef int32_t throttle_ms
     cdef int32_t error = UNSUPPORTED_VERSION
     if kafka.header_bytes > 0:
@@ -60,7 +63,8 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
             else:
                 client_information_announce(request, name, <int32_t>name_bytes, version, <int32_t>version_bytes)
     kafka_mark_error(request, error, 1)
-    writer_init(&w, request.inline_out, sizeof(request.inline_out))
+    room = request_room(request, &room_bytes)
+    writer_init(&w, room, room_bytes)
     write_i32(&w, kafka.correlation_id)
     mutex_lock(&native_apis.bodies_lock)        # the level of a feature may change
     write_raw(&w, body.data, body.size_bytes)

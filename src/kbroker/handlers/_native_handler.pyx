@@ -20,7 +20,7 @@ from kbroker.handlers._batch_progress cimport (
     BatchProgress, batch_begin, batch_end, batch_next, batch_take, is_intercepted, parse_header,
 )
 from kbroker.handlers._produce_run cimport run_add, run_flush, run_free, run_is_empty
-from kbroker.network._kafka_request cimport is_kafka_request
+from kbroker.network._kafka_request cimport is_kafka_request, kafka_request, or_before
 from kbroker.network.connections._refused_requests cimport refused_request
 from kbroker.quota._quota_enforcement cimport client_cache_free, client_cache_new
 from kbroker.replica._topics cimport topic_table_release, topic_table_retain
@@ -64,12 +64,17 @@ cdef void execute_alone(Handler *handler, Request *head) noexcept nogil:
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef BatchProgress batch
     cdef Request *request
+    cdef Outcome outcome
+    cdef int64_t now_ns = clock_now_ns(native_apis.clock)
     refresh_topics(handler)
     batch_begin(&batch, head)
     request = batch_next(&batch)
     while request != NULL:
-        request.dequeue_ns = clock_now_ns(native_apis.clock)
-        batch_take(&batch, native_apis, request, dispatch(handler, request))
+        request.dequeue_ns = now_ns
+        outcome = dispatch(handler, request)
+        if outcome == OUTCOME_RESPONDED:        # else the batch ends, and the request may belong to another thread
+            now_ns = or_before(kafka_request(request).local_done_ns, now_ns)
+        batch_take(&batch, native_apis, request, outcome)
         request = batch_next(&batch)
     batch_end(&batch, native_apis)
 

@@ -8,6 +8,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport clock_now_ns
+from kbroker._core.codec.bytes cimport load_i16
 from kbroker._core.requests.request cimport Request
 from kbroker.apis.api00_produce._produce cimport (
     begin_gathered, finish_gathered, note_slow_append, parse_gathered,
@@ -21,7 +22,7 @@ from kbroker.log._partition cimport Partition
 from kbroker.network._kafka_request cimport kafka_request
 from kbroker.quota._quota_enforcement cimport has_headroom
 from kbroker.requests._native_types cimport (
-    PRODUCE, Api, Handler, NativeApisCore, OUTCOME_RESPONDED, Outcome,
+    PRODUCE, Handler, NativeApisCore, OUTCOME_RESPONDED, Outcome,
 )
 
 cdef enum:
@@ -59,7 +60,6 @@ cdef bint run_add(Handler *handler, Request *head) noexcept nogil:
     cdef ProduceRun *run = <ProduceRun *>handler.run
     cdef RunBatch *batch
     cdef Partition *partition
-    cdef Api *api
     cdef Request *request = head
     cdef int32_t end
     cdef int refused
@@ -69,8 +69,10 @@ cdef bint run_add(Handler *handler, Request *head) noexcept nogil:
             return False
     end = run.frame_count
     while request != NULL and end < RUN_PARTS:
-        api = parse_header(handler.native_apis, request, &refused)
-        if api == NULL or kafka_request(request).api_key != PRODUCE or is_intercepted(handler.native_apis, request):
+        if request.size_bytes < 2 or load_i16(request.payload) != PRODUCE:
+            break
+        if parse_header(handler.native_apis, request, &refused) == NULL or is_intercepted(
+                handler.native_apis, request):
             break
         partition = parse_gathered(handler, request, &run.requests[end])
         end += 1

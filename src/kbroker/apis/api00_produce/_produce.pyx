@@ -248,14 +248,13 @@ cdef void refuse(AppendResult *result, int16_t error) noexcept nogil:
     result.bad_record = -1
 
 
-cdef inline bint may_write(Handler *handler, Request *request, const ProduceTopic *data,
-                           const Topic *topic) noexcept nogil:
+cdef inline bint may_write(Handler *handler, Request *request, const ProduceTopic *data) noexcept nogil:
     """Return whether the client may write to a topic; a topic id without a topic is not checked."""
-    if handler.native_apis.acls == NULL or (data.id != NULL and topic == NULL):
+    if handler.native_apis.acls == NULL or (data.id != NULL and data.topic == NULL):
         return True
     if data.id != NULL:
-        return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name,
-                          topic.name_bytes, data.live_count)
+        return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, data.topic.name,
+                          data.topic.name_bytes, data.live_count)
     return acl_allows(handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, data.name,
                       data.name_bytes, data.live_count)
 
@@ -267,14 +266,15 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
         parsed.transactional_id_bytes, 1)
 
 
-cdef Partition *writable_partition(const Handler *handler, const ProduceRequest *parsed, const Topic *topic,
-                                   bint by_id, bint is_allowed, const ProducePart *part, int16_t version,
+cdef Partition *writable_partition(const Handler *handler, const ProduceRequest *parsed, const ProduceTopic *data,
+                                   bint is_allowed, const ProducePart *part, int16_t version,
                                    AppendResult *result) noexcept nogil:
     """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
 
     These errors come before the log's, as in Kafka.
     """
-    if topic == NULL and by_id:
+    cdef const Topic *topic = data.topic
+    if topic == NULL and data.id != NULL:
         refuse(result, UNKNOWN_TOPIC_ID)
     elif not is_allowed:                # checked first, to reveal nothing about the topic
         refuse(result, TOPIC_AUTHORIZATION_FAILED)
@@ -297,7 +297,7 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
     return NULL
 
 
-cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, bint is_allowed,
+cdef void append_one(const Handler *handler, ProduceRequest *parsed, const ProduceTopic *data, bint is_allowed,
                      ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
     if verified != NULL and verified.error != NONE:     # of a partition that exists; comes before wrong acks
@@ -305,7 +305,7 @@ cdef void append_one(const Handler *handler, ProduceRequest *parsed, Topic *topi
         refuse(result, verified.error)
         result.message = verified.message
         return
-    partition[0] = writable_partition(handler, parsed, topic, by_id, is_allowed, part, version, result)
+    partition[0] = writable_partition(handler, parsed, data, is_allowed, part, version, result)
     if partition[0] != NULL:
         partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
                          NOT_VERIFIED if verified == NULL else verified.guard, result)
@@ -321,21 +321,28 @@ cdef inline const Foreign *leader_of(const Handler *handler, const Topic *topic,
     return found if found != NULL and found.leader >= 0 else NULL
 
 
-cdef inline Topic *topic_of(Handler *handler, const ProduceTopic *data) noexcept nogil:
-    if data.id != NULL:
-        return topic_by_id(handler.topics, data.id)
-    return topic_by_name(handler.topics, data.name, data.name_bytes)
+cdef bint parse_known(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
+    """Parse a request and look up its topics, once for all that its execution needs; otherwise as parse_produce."""
+    cdef ProduceTopic *data
+    cdef int32_t t
+    if not parse_produce(request, parsed, handler.native_apis.hash_seed):
+        return False
+    for t in range(parsed.topic_count):
+        data = &parsed.topics[t]
+        data.topic = (topic_by_id(handler.topics, data.id) if data.id != NULL
+                      else topic_by_name(handler.topics, data.name, data.name_bytes))
+    return True
 
 
 cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) noexcept nogil:
     """Return whether the caller is a network thread, and batches must be unpacked or packed, which takes the GIL."""
     cdef const ProducePart *part
-    cdef Topic *topic
+    cdef const Topic *topic
     cdef int32_t t, _k, at = 0, codec
     if not handler.is_network_thread:
         return False
     for t in range(parsed.topic_count):
-        topic = topic_of(handler, &parsed.topics[t])
+        topic = parsed.topics[t].topic
         for _k in range(parsed.topics[t].part_count):
             part = &parsed.parts[at]
             at += 1
@@ -349,16 +356,16 @@ cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) no
 
 
 cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
-    cdef Topic *topic
+    cdef const Topic *topic
     cdef int32_t index
-    if not parse_produce(request, parsed, handler.native_apis.hash_seed):
+    if not parse_known(handler, request, parsed):
         return NULL
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
             or parsed.has_transactional_records or parsed.error != NONE or parsed.has_fatal_batch):
         return NULL
     if is_left_to_handlers(handler, parsed) or atomic_load(&handler.native_apis.refuses_produce):
         return NULL
-    topic = topic_of(handler, &parsed.topics[0])
+    topic = parsed.topics[0].topic
     index = parsed.parts[0].index
     if topic == NULL or index < 0 or index >= topic.partition_count:
         return NULL
@@ -367,14 +374,13 @@ cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceReques
 
 cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *parsed,
                          AppendPart *part) noexcept nogil:
-    cdef ProduceTopic *data = &parsed.topics[0]
-    cdef Topic *topic = topic_of(handler, data)
+    cdef const ProduceTopic *data = &parsed.topics[0]
     part.records = parsed.parts[0].records
     part.size_bytes = parsed.parts[0].size_bytes
     part.acks = parsed.acks
     part.api_version = kafka_request(request).api_version
-    return writable_partition(handler, parsed, topic, data.id != NULL, may_write(handler, request, data, topic),
-                              &parsed.parts[0], part.api_version, &part.result) != NULL
+    return writable_partition(handler, parsed, data, may_write(handler, request, data), &parsed.parts[0],
+                              part.api_version, &part.result) != NULL
 
 
 cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest *parsed, Partition *partition,
@@ -397,7 +403,7 @@ cdef bint fails_request(Handler *handler, Request *request, const ProduceRequest
     cdef int32_t t, _k, at = 0
     for t in range(parsed.topic_count):
         data = &parsed.topics[t]
-        topic = topic_of(handler, data)
+        topic = data.topic
         for _k in range(data.part_count):
             part = &parsed.parts[at]
             at += 1
@@ -417,7 +423,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef Verification verification = VERIFY_DONE
     cdef int16_t error = NONE
     cdef bint owns_verdicts = False
-    if (not parse_produce(request, &parsed, handler.native_apis.hash_seed)     # first: free_produce needs all fields
+    if (not parse_known(handler, request, &parsed)      # first: free_produce needs all fields
             or atomic_load(&handler.native_apis.refuses_produce)):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
@@ -473,8 +479,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     cdef Writer w
     cdef AppendResult result
     cdef Partition *partition
-    cdef Topic *topic
-    cdef ProduceTopic *data
+    cdef const Topic *topic
+    cdef const ProduceTopic *data
     cdef const VerifiedPart *verified = NULL
     cdef const Foreign *foreign
     cdef Waiting *waiting = NULL
@@ -495,10 +501,10 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             write_raw(&w, data.id, 16)
         else:
             write_string(&w, data.name, data.name_bytes, flexible)
-        topic = topic_of(handler, data)
+        topic = data.topic
         unrecorded += topic != NULL and topic.is_unrecorded
         if error == NONE and appended == NULL:
-            is_allowed = may_write(handler, request, data, topic)
+            is_allowed = may_write(handler, request, data)
         write_length(&w, data.live_count, flexible, True)
         for _k in range(data.part_count):
             at += 1
@@ -515,8 +521,8 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             else:
                 if verdicts != NULL:
                     verified = &verdicts.parts[at - 1]
-                append_one(handler, parsed, topic, version >= 13, is_allowed, &parsed.parts[at - 1], verified, version,
-                           &result, &partition)
+                append_one(handler, parsed, data, is_allowed, &parsed.parts[at - 1], verified, version, &result,
+                           &partition)
             any_error = any_error or result.error != NONE
             kafka.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:

@@ -1,6 +1,7 @@
 """A parsed Produce request. It belongs to the handler thread; its parts point into the request's payload."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.requests.request cimport Request
+from kbroker.replica._topics cimport Topic
 
 cdef enum:
     INLINE_PARTS = 8
@@ -17,6 +18,7 @@ cdef struct ProduceTopic:
     const char *id
     int32_t part_count
     int32_t live_count
+    Topic *topic                # of the handler's table, or NULL; parse_produce does not set it
 
 cdef struct ProduceRequest:
     int16_t acks

@@ -25,7 +25,7 @@ from kbroker.protocol._batch_format cimport (
 from kbroker.security.authorizer._acl_table cimport ACL_TOPIC, ACL_WRITE, acl_permits
 from kbroker.apis.api00_produce._produce_request cimport ProducePart, ProduceRequest, ProduceTopic
 from kbroker.requests._native_types cimport PRODUCE, Handler
-from kbroker.replica._topics cimport Topic, topic_by_id, topic_by_name, topic_table_release, topic_table_retain
+from kbroker.replica._topics cimport Topic, topic_table_release, topic_table_retain
 
 from kbroker.coordinator.transaction.add_partitions_to_txn import TransactionPartitions
 
@@ -116,8 +116,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
     cdef bint is_allowed
     for t in range(parsed.topic_count):
         data = &parsed.topics[t]
-        topic = (topic_by_id(handler.topics, data.id) if data.id != NULL
-                 else topic_by_name(handler.topics, data.name, data.name_bytes))
+        topic = data.topic
         is_allowed = topic == NULL or handler.native_apis.acls == NULL or acl_permits(
             handler.native_apis.acls, handler.decisions, request, ACL_WRITE, ACL_TOPIC, topic.name, topic.name_bytes)
         for _k in range(data.part_count):

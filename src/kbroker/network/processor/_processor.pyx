@@ -420,6 +420,7 @@ cdef class Processor:
                     poller.destroy(poller)
             free_unborn(core)
             raise MemoryError
+        core.loop.framing.cache = &core.freed_requests
         memcpy(core.listener_name, <const char *>name, len(name))
         atomic_store(&core.refs, 1)
         mutex_init(&core.offer_lock)

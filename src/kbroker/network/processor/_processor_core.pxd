@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.timer.key_signal cimport KeySignalCore
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
-from kbroker._core.requests.request cimport Request, Responder, Session
+from kbroker._core.requests.request cimport Request, RequestCache, Responder, Session
 from kbroker._core.requests.request_queue cimport Executor, RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport MetricsTable, Recorder, RequestSamples
@@ -44,6 +44,7 @@ cdef struct Watch:              # of a NetworkWatch
 cdef struct ProcessorCore:
     EventLoop loop              # first: the loop's callbacks cast its address to the core
     Responder responder
+    RequestCache freed_requests
     AtomicI64 refs              # the handle; after the thread's end also each outstanding request
     AtomicI64 inbox             # stack of completed Requests, newest first; INBOX_DEAD after the thread's end
     AtomicI64 inbox_size

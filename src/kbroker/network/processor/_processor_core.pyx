@@ -24,7 +24,7 @@ from kbroker._core.network.mute cimport (
 )
 from kbroker._core.requests.request cimport (
     ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
-    request_free, session_release, session_retain,
+    request_cache_clear, request_free, request_free_into, session_release, session_retain,
 )
 from kbroker._core.requests.request_queue cimport request_queue_release
 from kbroker._core.sync cimport (
@@ -61,6 +61,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
         channel = core.zombies.next.channel
         list_remove(&channel.lru)
         channel_free(channel)
+    request_cache_clear(&core.freed_requests)
     loop_destroy(&core.loop)
     software_destroy(&core.software)
     request_queue_release(core.queue)
@@ -90,7 +91,10 @@ cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) 
     if core.recorder is not NULL:
         kafka_charge_network(request)       # the record includes the time charged to the client's quota
         core.recorder.record(core.recorder, request, is_late)
-    request_free(request)
+    if is_late:
+        request_free(request)
+    else:
+        request_free_into(&core.freed_requests, request)
 
 
 cdef void set_label(Channel *channel, Request *request) noexcept nogil:

@@ -1,6 +1,9 @@
 """Requests of the cores: their size, and the context that their owner chooses."""
 
-from tests.native.request_contexts import frames, sizes, without_context
+import pytest
+
+from tests.native.request_contexts import frames, recycled, sizes, without_context
+from tests.support.compiled import SANITIZE
 from tests.support.socket_rig import frame
 
 
@@ -22,6 +25,25 @@ def test_context_is_made_and_freed_with_its_request() -> None:
 def test_frame_that_never_completes_is_released() -> None:
     """The empty context of a frame that is dropped half way is released too."""
     assert frames(frame(b"whole") + frame(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
+
+
+@pytest.mark.skipif(SANITIZE != "", reason="a sanitizer must find accesses to freed requests")
+def test_memory_of_small_requests_is_used_again() -> None:
+    """The next small frame gets the memory of the last one, as if it were new; a larger frame has its own."""
+    payloads = [b"one", b"", b"s" * 1024, b"l" * 1025, b"l" * 20_000, b"last"]
+    results, kept, found = recycled(payloads)
+    assert [payload for payload, _, _ in results] == payloads
+    assert [place == 0 for _, place, _ in results] == [True, True, True, False, False, True]
+    assert [room for _, _, room in results] == [1021, 1024, 320, 320, 320, 1020]
+    assert (kept, found) == (1, 0)
+
+
+@pytest.mark.skipif(SANITIZE != "", reason="a sanitizer must find accesses to freed requests")
+def test_no_more_than_64_requests_are_kept() -> None:
+    results, kept, found = recycled([b"%d" % i for i in range(200)], held=100)
+    assert [payload for payload, _, _ in results] == [b"%d" % i for i in range(200)]
+    assert len({place for _, place, _ in results}) >= 100
+    assert (kept, found) == (64, 0)
 
 
 def test_request_without_context() -> None:
