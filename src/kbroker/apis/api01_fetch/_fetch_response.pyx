@@ -12,7 +12,9 @@ from kbroker._core.codec.wire cimport (
     writer_free, writer_init,
 )
 from kbroker._core.open_file cimport OpenFile, open_file_release
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_file, request_add_memory
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_SEND, Request, request_add_file, request_add_memory, request_room,
+)
 from kbroker._core.sync cimport atomic_load
 from kbroker.common._errors cimport (
     FENCED_LEADER_EPOCH, NONE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION,
@@ -141,6 +143,7 @@ cdef void release_partitions(FetchState *state) noexcept nogil:
 
 cdef enum:
     COPY_BYTES = 32768          # smaller regions are copied into the response: one write instead of three
+    INLINE_SPLITS = 8
 
 
 cdef struct Split:              # a file region between two stretches of the response's memory
@@ -258,12 +261,13 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
     """Turn memory and regions into the request's segments, in order."""
     cdef int64_t at = 0
     cdef int32_t i
+    cdef char *owned = w.data if w.is_owned else NULL
     request.action = ACTION_SEND
     ok = ok and not w.failed
     for i in range(split_count):
         if ok and splits[i].at > at:
             # The first stretch of memory owns the block, so that it is freed also if a later one finds no memory.
-            ok = request_add_memory(request, w.data + at, splits[i].at - at, w.data if at == 0 else NULL)
+            ok = request_add_memory(request, w.data + at, splits[i].at - at, owned if at == 0 else NULL)
             at = splits[i].at
         if ok:
             ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
@@ -271,7 +275,7 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
                 continue        # the response holds the count now
         open_file_release(splits[i].file)
     if ok and w.size_bytes > at:
-        ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data if at == 0 else NULL)
+        ok = request_add_memory(request, w.data + at, w.size_bytes - at, owned if at == 0 else NULL)
     if not ok:
         request.action = ACTION_CLOSE
 
@@ -289,10 +293,14 @@ cdef bint has_unwritable_part(const FetchState *state) noexcept nogil:
 
 cdef void build_response(FetchState *state) noexcept nogil:
     cdef bint flexible = state.version >= 12, ok = True, any_foreign = False
-    cdef int64_t topic_count = 0
+    cdef int64_t topic_count = 0, room_bytes = 0
     cdef int32_t i = 0, k, end, included, split_count = 0
-    cdef Split *splits = <Split *>malloc(<size_t>(state.part_count or 1) * sizeof(Split))
+    cdef Split inline_splits[INLINE_SPLITS]
+    cdef Split *splits = inline_splits
+    cdef char *room = request_room(state.request, &room_bytes)
     cdef Writer w
+    if state.part_count > INLINE_SPLITS:
+        splits = <Split *>malloc(<size_t>state.part_count * sizeof(Split))
     for i in range(state.part_count):
         if state.parts[i].is_superseded:
             state.parts[i].is_included = False
@@ -304,7 +312,7 @@ cdef void build_response(FetchState *state) noexcept nogil:
     while i < state.part_count:
         i = group_end(state, i, &included)
         topic_count += included > 0
-    writer_init(&w, NULL, 0)
+    writer_init(&w, room, room_bytes)
     ok = splits != NULL and write_head(&w, state, topic_count)
     i = 0
     while ok and i < state.part_count:
@@ -329,7 +337,8 @@ cdef void build_response(FetchState *state) noexcept nogil:
     hand_over(state.request, &w, splits, split_count, ok)
     if state.request.action == ACTION_CLOSE and state.request.segment_count == 0:
         writer_free(&w)
-    free(splits)
+    if splits != inline_splits:
+        free(splits)
     drop_reads(state)
 
 
