@@ -28,7 +28,7 @@ cdef struct Framing:
     int32_t delimiter_bytes
     int64_t max_size_bytes
     const ContextType *context_type     # of each frame; NULL (as framing_from leaves it): none
-    RequestCache *cache         # the same
+    RequestCache *cache         # for the memory of small frames; NULL (the same): none
     unsigned char delimiter[MAX_DELIMITER_BYTES]
 
 cdef struct FrameReader:

@@ -46,7 +46,7 @@ static inline int64_t kb_receive(int fd, char *into, int64_t n) {
     do r = recv(fd, into, (size_t)n, 0); while (r < 0 && errno == EINTR);
     return kb_io_result(r);
 }
-/* Returns 0 for pieces that are too large: the copy of small ones takes less time than the system takes for each. */
+/* Copies small pieces to one: that takes less time than the system takes for each. Returns 0 if they are large, or empty. */
 static inline size_t kb_join(const kb_piece *pieces, int count, char *joined) {
     size_t total = 0, at = 0;
     int i;

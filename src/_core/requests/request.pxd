@@ -79,7 +79,7 @@ cdef struct Request:
     char *payload               # without its length prefix
     int64_t size_bytes
     char *payload_owned         # malloc'ed payload, or NULL when it is after this struct and its context
-    bint is_recyclable          # allocated for a RequestCache
+    bint is_recyclable          # from a RequestCache: room follows its payload, whose size_bytes do not change
     int64_t capacity_bytes
     int64_t filled_bytes        # received bytes of the frame
     Pool *pool                  # counted; charged pool_charge bytes until the handler releases the payload
@@ -113,7 +113,7 @@ cdef struct Request:
     bint (*response_hook)(Request *request) noexcept nogil
     void *response_hook_arg     # a count of it
     void (*release_response_hook)(void *arg) noexcept nogil
-    # The context is after the struct, the payload after the context.
+    # The context is after the struct, the payload after the context, the room after the payload.
 
 cdef struct RequestCache:       # memory of a loop's freed requests, which have one type; owner: the loop's thread
     Request *first              # by next
@@ -131,14 +131,15 @@ cdef Request *request_new_from(
 # Return a message about the channel of a request, to be passed to its responder; NULL: out of memory.
 cdef Request *control_message(const Request *about, int action) noexcept nogil
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
-cdef void request_free_into(RequestCache *cache, Request *request) noexcept nogil     # keeps some of the memory
+# Do the same on the thread of the cache, which may keep the memory; not for NULL.
+cdef void request_free_into(RequestCache *cache, Request *request) noexcept nogil
 cdef void request_cache_clear(RequestCache *cache) noexcept nogil
 # Free memory and charge early. A payload after the struct stays readable until request_free, at the address that it
 # had; ``payload`` is NULL.
 cdef void request_release_payload(Request *request) noexcept nogil
 # Remove the frame, which outlives its reader, from the reader's account.
 cdef void request_leave_account(Request *request) noexcept nogil
-# Return the request's own memory for a response that is encoded at once, until request_free: inline_out, or a larger
+# Return the request's own memory for a response that is encoded at once, valid until its end: inline_out, or a larger
 # room behind a small payload. Sets its size.
 cdef char *request_room(Request *request, int64_t *size_bytes) noexcept nogil
 # Add a region to the response: a small one in inline_out, others malloc'ed. NULL: out of memory.

@@ -9,7 +9,8 @@ from kbroker._core.sync cimport atomic_add_fetch, atomic_store
 
 cdef extern from *:
     """
-    #ifdef __SANITIZE_ADDRESS__             /* which would not find an access to a freed request */
+    /* Reuse, and a room behind the payload, would hide wrong accesses from the sanitizers. */
+    #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     enum { KB_CACHED_REQUESTS = 0 };
     #else
     enum { KB_CACHED_REQUESTS = 64 };       /* of a loop */
@@ -55,7 +56,8 @@ cdef Request *request_new_from(
         RequestCache *cache, const ContextType *type, int64_t payload_bytes) noexcept nogil:
     cdef Request *request = NULL
     cdef size_t size_bytes = sizeof(Request), zeroed_end = sizeof(Request)
-    cdef bint is_recyclable = cache is not NULL and payload_bytes <= RECYCLABLE_PAYLOAD_BYTES
+    cdef bint is_recyclable = KB_CACHED_REQUESTS > 0 and cache is not NULL and (
+        payload_bytes <= RECYCLABLE_PAYLOAD_BYTES)
     if payload_bytes < 0:
         return NULL
     if type is not NULL:

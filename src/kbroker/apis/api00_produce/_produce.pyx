@@ -321,7 +321,7 @@ cdef inline const Foreign *leader_of(const Handler *handler, const Topic *topic,
     return found if found != NULL and found.leader >= 0 else NULL
 
 
-cdef bint parse_known(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
+cdef bint parse_with_topics(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
     """Parse a request and look up its topics, once for all that its execution needs; otherwise as parse_produce."""
     cdef ProduceTopic *data
     cdef int32_t t
@@ -358,7 +358,7 @@ cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) no
 cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
     cdef const Topic *topic
     cdef int32_t index
-    if not parse_known(handler, request, parsed):
+    if not parse_with_topics(handler, request, parsed):
         return NULL
     if (parsed.topic_count != 1 or parsed.part_count != 1 or parsed.acks == 0 or parsed.transactional_id != NULL
             or parsed.has_transactional_records or parsed.error != NONE or parsed.has_fatal_batch):
@@ -423,7 +423,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     cdef Verification verification = VERIFY_DONE
     cdef int16_t error = NONE
     cdef bint owns_verdicts = False
-    if (not parse_known(handler, request, &parsed)      # first: free_produce needs all fields
+    if (not parse_with_topics(handler, request, &parsed)      # first: free_produce needs all fields
             or atomic_load(&handler.native_apis.refuses_produce)):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
