@@ -90,6 +90,27 @@ def test_a_gap_is_found_without_other_damage(tmp_path: Path) -> None:
         assert (found.problem, found.offset, found.repair) == ("offsets 1 to 1 are missing", 1, "")
 
 
+@pytest.mark.parametrize("lost", [checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT])
+def test_a_partition_without_segments(tmp_path: Path, lost: str) -> None:
+    """Missing segments are reported if one of the checkpoints shows that there were records."""
+    manager, _ = start(tmp_path)
+    for path in (tmp_path / "orders-0").glob("*.log"):
+        path.unlink()
+    assert verify(tmp_path) == []  # of a new partition
+    manager.close()
+    manager, _ = start(tmp_path)
+    for i in range(3):
+        append(manager, NOW_MS + i * 60_000)
+    manager.close()
+    for path in (tmp_path / "orders-0").glob("*.log"):
+        path.unlink()
+    (tmp_path / lost).unlink()
+    for repair in (False, True):
+        (found,) = verify(tmp_path, repair=repair)
+        problem = "expected segments with the records before offset 3, found none"
+        assert (found.path, found.problem, found.repair) == (tmp_path / "orders-0", problem, "")
+
+
 def test_cut_bytes_are_on_disk_before_the_segment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut after a repair does not take the only copy of the damaged bytes."""
     manager, _ = start(tmp_path)

@@ -7,7 +7,7 @@ The broker itself cuts only a torn tail after an unclean stop; damage anywhere e
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\Z")
 
 @dataclass(frozen=True)
 class Finding:
-    """Damaged bytes of a file.
+    """Damaged bytes of a file, or the folder of a partition whose segments are missing.
 
     ``position`` and ``size_bytes``: their range; ``offset``: the first offset that may be missing (-1 in a file without
     records); ``is_torn_tail``: the end of the last segment, which the broker cuts by itself; ``repair``: the repair
@@ -142,7 +142,7 @@ def _damaged_file(path: Path, problem: str, repair: bool) -> Finding:
 
 def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
     segments = sorted(p for p in folder.iterdir() if SEGMENT.match(p.name))
-    findings: list[Finding] = []
+    findings = [] if segments else _lost_segments(folder)
     for i, segment in enumerate(segments):
         limit = int(segments[i + 1].stem) - 1 if i + 1 < len(segments) else MAX_OFFSET
         indexes = _read_indexes(segment)
@@ -162,6 +162,18 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
             except checkpoints.CorruptFileError as e:
                 findings.append(_damaged_file(path, str(e), repair))
     return findings if findings else _verify_transactions(segments, repair)
+
+
+def _lost_segments(folder: Path) -> list[Finding]:
+    """Report a partition without a segment that had records by the checkpoints of its data folder."""
+    name = PARTITION.match(folder.name)
+    end = 0
+    for file in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
+        with suppress(checkpoints.CorruptFileError):  # reported with the other checkpoints
+            offsets = checkpoints.offset_checkpoint(folder.parent / file).read()
+            end = max(end, offsets.get((name["topic"], int(name["partition"])), 0) if name is not None else 0)
+    problem = f"expected segments with the records before offset {end}, found none"
+    return [Finding(folder, 0, 0, 0, problem)] if end > 0 else []
 
 
 def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding]:
