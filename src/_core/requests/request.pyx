@@ -19,7 +19,7 @@ cdef extern from *:
     int KB_CACHED_REQUESTS
 
 cdef enum:
-    RECYCLABLE_PAYLOAD_BYTES = 1024     # with the struct, more than malloc returns without a search of its free lists
+    RECYCLABLE_PAYLOAD_BYTES = 512     # with the struct, more than malloc returns without a search of its free lists
 
 
 cdef Session *session_new(const char *principal) noexcept nogil:

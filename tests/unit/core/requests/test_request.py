@@ -30,11 +30,11 @@ def test_frame_that_never_completes_is_released() -> None:
 @pytest.mark.skipif(SANITIZE != "", reason="a sanitizer must find accesses to freed requests")
 def test_memory_of_small_requests_is_used_again() -> None:
     """The next small frame gets the memory of the last one, as if it were new; a larger frame has its own."""
-    payloads = [b"one", b"", b"s" * 1024, b"l" * 1025, b"l" * 20_000, b"last"]
+    payloads = [b"one", b"", b"s" * 512, b"l" * 513, b"l" * 20_000, b"last"]
     results, kept, found = recycled(payloads)
     assert [payload for payload, _, _ in results] == payloads
     assert [place == 0 for _, place, _ in results] == [True, True, True, False, False, True]
-    assert [room for _, _, room in results] == [1021, 1024, 320, 320, 320, 1020]
+    assert [room for _, _, room in results] == [509, 512, 320, 320, 320, 508]
     assert (kept, found) == (1, 0)
 
 
