@@ -42,7 +42,7 @@ class Suite:
 
     def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=120
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=240
         )
 
 

@@ -445,7 +445,8 @@ cdef void copy_text(char *into, int64_t size_bytes, const char *text) noexcept n
     cdef size_t n = strlen(text) if text is not NULL else 0
     if n >= <size_t>size_bytes:
         n = <size_t>size_bytes - 1
-    memcpy(into, text, n)
+    if n > 0:                       # text may be NULL, which memcpy does not take
+        memcpy(into, text, n)
     into[n] = 0
 
 
