@@ -81,8 +81,8 @@ def test_a_failure_in_a_session_is_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ingest", "T"], "name either LOGs or a --topic"),
-        (["ingest", "T", "a.log", "--topic", "t"], "name either LOGs or a --topic"),
+        (["ingest", "T"], "expected either LOGs or --topic, got neither"),
+        (["ingest", "T", "a.log", "--topic", "t"], "expected either LOGs or --topic, got both"),
         (["ingest", "T", "--topic", "t", "--option", "x"], "expected NAME=VALUE, got 'x'"),
         (
             ["ingest", "T", "--topic", "a,b"],

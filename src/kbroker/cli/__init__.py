@@ -129,7 +129,7 @@ class OneLineErrors(CommandGroup):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
+    """Make Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
 
     During an import the first one ends the process too: the set-up code of compiled modules discards exceptions.
     No effect if Ctrl-C is ignored, or outside the main thread.
@@ -164,7 +164,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def ended_by(*numbers: int, again: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
-    """Let signals end the command like an exit.
+    """Make signals end the command like an exit.
 
     Args: `again`: action on further ones during the clean-up: the process ends at once, or they are ignored.
 

@@ -74,7 +74,7 @@ class _Source(Protocol):
     help="Print only records for which this JMESPath expression over key, value, headers, topic, partition, offset and "
     "timestamp is true, such as 'value.amount > `100`'.",
 )
-@decode_options
+@decode_options("auto with --decode-key, --registry or --filter, else the bytes")
 @click.option(
     "--format",
     "form",

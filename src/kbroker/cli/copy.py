@@ -78,7 +78,7 @@ def copy(
     from kbroker.client.topic_copy import TopicCopier
 
     if bool(topics) == is_all:
-        raise click.UsageError("expected TOPIC... or --all")
+        raise click.UsageError(f"expected either TOPIC or --all, got {'both' if topics else 'neither'}")
     new_names = key_values(renames, "--rename")
     with (
         connect(bootstrap_server) as source,

@@ -120,7 +120,7 @@ def perf() -> None:
     "--record-size", type=click.IntRange(0, MAX_RECORD_SIZE), default=100, show_default=True, help="Bytes of a record."
 )
 @click.option(
-    "--throughput", type=Finite(), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
+    "--throughput", type=Finite(-1), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
 )
 @click.option(
     "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."

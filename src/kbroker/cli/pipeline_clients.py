@@ -37,7 +37,7 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
         from kbroker.spark.usage_views.clients import compare, read_pushes
 
         if are_views:
-            raise click.UsageError("a table of `watch` has no latencies: name one of `ingest`, or LOGs")
+            raise click.UsageError("expected a table of `ingest` or LOGs, got one of `watch`, without latencies")
         progress(common).doing = "comparing"
         pushed = read_pushes(rows.sparkSession, LogSource.of_files(*(pushes or logs), storage=common["storage"]))
         if dates:

@@ -55,7 +55,7 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
     continue: each record is read once, also after a kill. Lines that are not records are kept in TABLE/_rejected.
     """
     if bool(logs) == bool(topic):
-        raise click.UsageError("name either LOGs or a --topic")
+        raise click.UsageError(f"expected either LOGs or --topic, got {'both' if logs else 'neither'}")
     place = place_of(table, common)
     chosen = _stream(common, place, topic)
     source = log_source(topic, logs, log_format, common)

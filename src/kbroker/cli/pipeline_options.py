@@ -64,7 +64,7 @@ def _url(context: click.Context, option: click.Parameter, value: str | None) -> 
     if value is not None and not value.strip():
         raise click.BadParameter("expected a URL, got an empty one", context, option)
     if value is not None and context.params.get({"master": "remote", "remote": "master"}[str(option.name)]) is not None:
-        raise click.UsageError("only one of --master and --remote", context)
+        raise click.UsageError("expected only one of --master and --remote, got both", context)
     return value
 
 

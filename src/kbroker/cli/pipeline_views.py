@@ -51,7 +51,7 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
 
         progress(common).doing = "adding up"
         if are_views and per == "second":
-            raise click.UsageError("a table of `watch` has minutes, not seconds: --per second is for one of `ingest`")
+            raise click.UsageError("expected a table of `ingest` with --per second, got a table of `watch`")
         if are_views:
             used = usage_of(rows, *(["date"] if per == "day" else []))
         else:
@@ -217,13 +217,13 @@ def request_rows(
     places = [place_of(log, common) for log in logs]
     tables = [table for table in map(Table, places) if table.exists()]
     if tables and len(logs) > 1:
-        raise click.UsageError("name one TABLE, or LOGs only")
+        raise click.UsageError("expected one TABLE or only LOGs, got a TABLE with others")
     say = progress(common)
     kind = tables[0].info().kind if tables else REQUEST_LOG
     if kind not in (REQUEST_LOG, VIEWS):
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     if not tables and common["as_of"] is not None:
-        raise click.UsageError("--as-of is for a TABLE: logs have no versions")
+        raise click.UsageError("expected a TABLE with --as-of, got LOGs, which have no versions")
     if not tables:
         require_logs(places)
     source = None if tables else LogSource.of_files(*logs, storage=common["storage"])

@@ -102,7 +102,7 @@ def watch(
     and arrive late.
     """
     if bool(logs) == bool(topic):
-        raise click.UsageError("name either LOGs or a --topic")
+        raise click.UsageError(f"expected either LOGs or --topic, got {'both' if logs else 'neither'}")
     place = place_of(table, common)
     limit = partial(default_limit, topic, logs, common["connector"], common["bootstrap_server"])
     times = {"interval_ms": every, "watermark_ms": watermark}

@@ -208,7 +208,7 @@ def report(
 def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:
     """Return the current quotas, if given, and the number of brokers, each of which enforces them by itself."""
     if path is not None and bootstrap_server is not None:
-        raise click.UsageError("only one of --current and --bootstrap-server")
+        raise click.UsageError("expected only one of --current and --bootstrap-server, got both")
     if path is not None:
         return read_quota_file(path), 1
     if bootstrap_server is None:

@@ -18,7 +18,7 @@ def has_all_characters(stream: object) -> bool:
 
 
 def make_printable() -> None:
-    """Let standard output accept every character; replace those that its encoding lacks, or print an escape.
+    """Make standard output accept every character: replace those that its encoding lacks, or print an escape.
 
     kbroker's own symbols are replaced by characters of the same width: the bars of charts become digits, 8 for a full
     one. Without a locale Python chooses ASCII, although terminals support UTF-8, which is then used, as in click.

@@ -38,7 +38,7 @@ READ_BYTES = 1 << 16
     "value_encoder",
     type=click.Choice(ENCODERS),
     metavar="FORMAT",
-    help=f"Encode values: {', '.join(ENCODERS[:-4])}; by the latest schema of the subject TOPIC-value "
+    help=f"Encode values: {', '.join(ENCODERS[:-4])}; or, by the latest schema of the subject TOPIC-value, "
     f"{', '.join(ENCODERS[-4:])}.  [default: the bytes]",
 )
 @click.option("--encode-key", "key_encoder", type=click.Choice(ENCODERS), metavar="FORMAT", help="Encode keys.")

@@ -98,7 +98,7 @@ class DecodeOptions(NamedTuple):
 
 
 def registry_options(command: F) -> F:
-    """`--registry`, `--registry-auth` and `--registry-ca`, which a command gets as `registry`."""
+    """Add `--registry`, `--registry-auth` and `--registry-ca`, which the command gets as `registry`."""
     return decorators(
         click.option(
             "--registry",
@@ -127,22 +127,24 @@ def registry_options(command: F) -> F:
     )(command)
 
 
-def decode_options(command: F) -> F:
-    """`--decode`, `--decode-key` and the options of the registry, which a command gets as `decoding`."""
+def decode_options(default: str) -> Callable[[F], F]:
+    """Return a decorator that adds `--decode`, `--decode-key` and `registry_options`; the command gets `decoding`.
+
+    Args: ``default``: effect of a command line without `--decode`, for the help.
+    """
     return decorators(
         click.option(
             "--decode",
             "value_decoder",
             type=click.Choice(DECODERS),
             metavar="FORMAT",
-            help=f"Decode values: {', '.join(DECODERS[:-5])}; by the schema that they name "
-            f"{', '.join(DECODERS[-5:-1])}; Kafka's own records: kafka.  "
-            "[default: auto with --decode-key, --registry or --filter, else the bytes]",
+            help=f"Decode values: {', '.join(DECODERS[:-1])} (the last four by the schema that the bytes name), kafka "
+            f"(records of Kafka's own topics).  [default: {default}]",
         ),
         click.option("--decode-key", "key_decoder", type=click.Choice(DECODERS), metavar="FORMAT", help="Decode keys."),
         registry_options,
         _gathered("decoding", DecodeOptions, "key_decoder", "value_decoder", "registry"),
-    )(command)
+    )
 
 
 def expression_of(text: str | None) -> Expression | None:

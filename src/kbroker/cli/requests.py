@@ -55,7 +55,7 @@ def requests() -> None:
     metavar="COUNT",
     help="Number of matching records to begin with, of the last 10,000 of each partition of a topic.",
 )
-@decode_options
+@decode_options("auto with --decode-key, else no records are printed")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document a line, as in the log.")
 def tail(
     paths: tuple[Path, ...],
@@ -70,7 +70,7 @@ def tail(
     decoding: DecodeOptions,
     as_json: bool,
 ) -> None:
-    """Print the last requests of a request log, each with its time line.
+    """Print the last requests of a request log, each with its times.
 
     The input is the log's topic, or its files: FILE, or all files of FOLDER.
     Times of day are UTC. A second line shows the quota that delayed a request, the code of an error,

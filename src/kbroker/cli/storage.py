@@ -24,7 +24,7 @@ CONFIG = click.option(
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Properties file of the node, as Kafka's server.properties.",
+    help="Properties file of the node, such as Kafka's server.properties.",
 )
 
 
@@ -63,7 +63,11 @@ def storage() -> None:
     help="Kafka version whose features the cluster has, 3.3 or later.  [default: 4.3]",
 )
 @click.option(
-    "--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Level of a feature, as group.version=0. Repeatable."
+    "--feature",
+    "-f",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="Level of a feature, such as group.version=0. Repeatable.",
 )
 @decorators(
     click.option("--standalone", "-s", is_flag=True, help="Make the node the only controller of the new cluster."),
@@ -250,7 +254,7 @@ def _servers() -> list[str]:
     "-I",
     required=True,
     metavar="VOTERS",
-    help="Controllers of the cluster, as id@host:port:directory-id, separated by commas; random-uuid makes ids.",
+    help="Controllers of the cluster, as id@host:port:directory-id, separated by commas; random-uuid prints an id.",
 )
 @click.option(
     "--output",

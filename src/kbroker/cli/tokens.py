@@ -132,7 +132,7 @@ def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period:
 )
 @json_option
 def expire(token_id: str | None, bootstrap_server: str, hmac: str | None, after: int, as_json: bool) -> None:
-    """Let a token expire.
+    """Expire a token, now or later.
 
     Clients that logged in with it are disconnected when their session expires.
     """

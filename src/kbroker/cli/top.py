@@ -143,7 +143,7 @@ class _Looker:
             self._over.wait(self._every_s)
 
     def end(self) -> None:
-        """Let the thread end, possibly after a snapshot in progress."""
+        """End the thread, possibly after a snapshot in progress."""
         self._over.set()
 
 

@@ -52,7 +52,7 @@ def xray(bootstrap_server: str, http_url: str | None, token: str | None, limit: 
 
     The output has muted connections with the reason and the time left; delayed
     operations in the purgatories; memory, queues and threads; the slowest
-    requests of the last minutes with their time line. No thread is stopped.
+    requests of the last minutes with their times. No thread is stopped.
     The broker needs an HTTP port: kbroker.metrics.listener.
     """
     port = http_port(bootstrap_server, http_url, token)
