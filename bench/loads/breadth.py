@@ -1,4 +1,4 @@
-"""Measures beside Apache Kafka that vary one thing each: durability, codec, partitions, connections, TLS, consumers."""
+"""Measurements beside Apache Kafka, each of one property, such as the codec, the connections or TLS."""
 
 import contextlib
 import json

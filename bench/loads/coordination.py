@@ -44,7 +44,7 @@ def commits(loads: Loads, servers: list[Server]) -> list[Row]:
 
 
 def settled(server: Server) -> tuple[Crowd, float]:
-    """Let 1,000 members of the consumer protocol join; return them and the seconds until they have settled."""
+    """Join 1,000 members of the consumer protocol; return them and the seconds until they have settled."""
     group = Group(f"crowd-{next(names)}", [f"topic-{number}" for number in range(TOPICS)], MEMBERS)
     crowd = Crowd(Coordinator(server.name, server.port, server.pid), [group])
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Packages and programs that the measures of run.py need, checked together before the first measure."""
+"""Packages and programs that the measurements of run.py need, checked together before the first one."""
 
 import importlib.util
 import os
@@ -14,9 +14,9 @@ KAFKA = {"kafka", "transactions", "durable", "codecs", "spread", "latency", "enc
 
 @dataclass(frozen=True)
 class Lack:
-    """Missing prerequisite: its name, the measures that need it, and the command that installs it.
+    """Missing prerequisite: its name, the measurements that need it, and the command that installs it.
 
-    Without a required prerequisite nothing is measured; without another one only the rows of its measures are omitted.
+    Without a required prerequisite nothing is measured; without another one only its rows are omitted.
     """
 
     name: str
@@ -37,7 +37,7 @@ def has_java(program: str) -> bool:
 
 
 def missing(measures: Iterable[str], plot: bool = False) -> list[Lack]:
-    """Return the missing prerequisites of the measures, required ones first."""
+    """Return the missing prerequisites of the measurements, required ones first."""
     wanted = set(measures)
     found = []
 

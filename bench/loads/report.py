@@ -15,7 +15,7 @@ import kbroker
 
 @dataclass
 class Row:
-    """Line of the table: figures of this broker and the peer, and their ratio or a limit; a round is a pair."""
+    """Line of the table: figures of this broker and of the peer, a pair for each round, with their ratio or a limit."""
 
     name: str
     unit: str

@@ -51,7 +51,7 @@ def pages(broker: Broker) -> Iterator[Console]:
 
 @pytest.fixture(autouse=True)
 def _whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a step examine all records that it may, however slow the machine is."""
+    """Remove the time limit of a step, so that it examines as many records on a slow machine."""
     monkeypatch.setattr("kbroker.console.record_scan.STEP_MS", 60_000)
 
 

@@ -42,7 +42,7 @@ class HeldBroker:
         return self.process.stdout.readline().strip()
 
     def hold(self) -> None:
-        """Let the process hold its GIL; return as soon as it does."""
+        """Make the process hold its GIL; return as soon as it does."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{HELD_S}\n")
         self.process.stdin.flush()

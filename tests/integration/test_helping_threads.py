@@ -35,7 +35,7 @@ def log_of(broker: EmbeddedBroker, partition: int = 0) -> object:
 
 
 def slow_append(broker: EmbeddedBroker) -> tuple[threading.Event, threading.Thread]:
-    """Let a thread append to the log until an event; return the two when appends wait for it."""
+    """Start a thread that appends to the log until an event; return the two when appends wait for it."""
     log, until, held = log_of(broker), threading.Event(), threading.Event()
 
     def append() -> None:

@@ -56,7 +56,7 @@ def half_requests(port: int, size: int, tls: ssl.SSLContext | None = None) -> It
 
 
 def run_battery(broker: BrokerProcess, ports: dict[int, ssl.SSLContext | None]) -> None:
-    """Let the broker allocate much memory, and check that the memory is returned."""
+    """Make the broker allocate much memory, and check that the memory is returned."""
     with wire.crowd(broker.bootstrap, COUNT) as clients:
         assert wire.first_topic_error(clients[0].ask(wire.create_topic(TOPIC, 1))) == 0
         before = rss_bytes(broker.pid)

@@ -57,7 +57,7 @@ class Stall:
         self.acked[partition] += 1
 
     def hang(self, partition: int) -> Connection:
-        """Let the fsyncs of a partition hang; return a connection that waits for the response to an append."""
+        """Make the fsyncs of a partition hang; return a connection that waits for the response to an append."""
         self.disk.block("sync", part=f"/b/{TOPIC}-{partition}/")
         connection = Connection(self.broker.bootstrap)
         connection.send(wire.produce(TOPIC, partition, wire.batch(), acks=-1))

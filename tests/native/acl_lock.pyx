@@ -10,6 +10,6 @@ def hold(AclRules rules not None):
 
 
 def release(AclRules rules not None):
-    """Let waiting look-ups continue."""
+    """Release the lock, so that waiting look-ups continue."""
     with nogil:
         mutex_unlock(&rules.table.lock)

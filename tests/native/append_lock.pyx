@@ -10,6 +10,6 @@ def hold(PartitionLog log not None):
 
 
 def release(PartitionLog log not None):
-    """Let waiting appends continue."""
+    """Release the lock, so that waiting appends continue."""
     with nogil:
         mutex_unlock(&log.partition.append_lock)

@@ -25,7 +25,7 @@ def hold(PartitionLog log not None):
 
 
 def release():
-    """Let the call return."""
+    """End the call that waits."""
     with nogil:
         mutex_unlock(&gate)
 

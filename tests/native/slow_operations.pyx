@@ -63,7 +63,7 @@ def release():
 
 
 def satisfy():
-    """Let the next try complete the operation."""
+    """Make the next try complete the operation."""
     atomic_store(&satisfied, 1)
 
 

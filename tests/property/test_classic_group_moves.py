@@ -121,7 +121,7 @@ class Scene:
         client.reset(Errors.UNKNOWN_MEMBER_ID)
 
     def expire(self, client: Client) -> None:
-        """Let a session expire while the other member sends heartbeats."""
+        """Make a session expire while the other member sends heartbeats."""
         for _ in range(2):
             for other in self.clients.values():
                 if other is not client and other.phase == "stable":

@@ -81,7 +81,7 @@ def test_a_checkpoint_that_knows_the_last_batch(table: Table, tmp_path: Path) ->
 
 
 def test_a_checkpoint_without_its_last_batch(table: Table, tmp_path: Path) -> None:
-    """The next batch would have the number of a batch in the table."""
+    """The checkpoint is refused: the next batch would have the number of a batch in the table."""
     checkpoint = tmp_path / "table" / "_checkpoint"
     (checkpoint / "offsets" / "2").unlink()
     with pytest.raises(TableError, match=r"_checkpoint ends with batch 1 and .*/table has batch 2 of its stream: the"):

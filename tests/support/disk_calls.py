@@ -31,7 +31,7 @@ class DiskCalls:
         self._control.set(calls=calls, error=number, part=part, first=first, times=times)
 
     def block(self, *calls: str, part: str) -> None:
-        """Let calls on paths that contain ``part`` wait until ``repair``, as those on a disk that does not respond."""
+        """Make calls on paths that contain ``part`` wait until ``repair``, as those on a disk that does not respond."""
         self._control.set(calls=calls, action=BLOCK, part=part)
 
     @property
@@ -40,7 +40,7 @@ class DiskCalls:
         return self._control.failed
 
     def repair(self) -> None:
-        """Let all calls succeed again."""
+        """Make all calls succeed again."""
         self._control.set()
 
 

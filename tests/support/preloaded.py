@@ -23,5 +23,5 @@ def preloaded(source: Path) -> Path:
         BUILD.mkdir(parents=True, exist_ok=True)
         part = library.with_suffix(f".{uuid.uuid4().hex}")
         subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", part, source, "-ldl"], check=True)
-        part.replace(library)  # of several workers that compile it each leaves a whole one
+        part.replace(library)  # a worker that compiles it at the same time leaves a whole file too
     return library

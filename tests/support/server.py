@@ -176,7 +176,7 @@ class Bench:
     settle: Callable[[], object] = bool
 
     def serve_groups(self, coordinator: GroupCoordinator) -> None:
-        """Let handlers use this coordinator of groups."""
+        """Connect the handlers to this coordinator of groups."""
         self.ctx.group_service.started = cast(Any, SimpleNamespace(coordinator=coordinator))
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:

@@ -8,7 +8,7 @@ import pytest
 
 
 def allow_threads(patch: pytest.MonkeyPatch, count: int) -> list[threading.Thread]:
-    """Let only the next threads start; return those that have started."""
+    """Allow only the next threads to start; return those that have started."""
     start, started = threading.Thread.start, list[threading.Thread]()
 
     def start_or_fail(thread: threading.Thread) -> None:

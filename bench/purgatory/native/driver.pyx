@@ -182,7 +182,7 @@ cdef class StudyRun:
         mutex_unlock(&self.idle_lock)
 
     cdef void end(self) noexcept nogil:
-        """Let all threads end soon."""
+        """Signal all threads to end soon."""
         mutex_lock(&self.idle_lock)
         atomic_store(&self.state.stop, 1)
         mutex_unlock(&self.idle_lock)

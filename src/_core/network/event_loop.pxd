@@ -64,8 +64,8 @@ cdef struct ChannelCopy:
     int64_t requests            # frames handed over so far
     int64_t outstanding         # of them, those without a response
     int64_t staged              # complete frames that wait to be handed over
-    int64_t wanted_bytes        # of the frame being read, or waiting for memory
-    int64_t arrived_bytes       # of it
+    int64_t wanted_bytes        # size of the frame that is being read or waits for memory
+    int64_t arrived_bytes       # received part of that frame
     int64_t unsent_responses
     int64_t unsent_bytes        # of them, the first one's sent part included
     int64_t charged_bytes       # of the pool

@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef void wake_takers(void *arg) noexcept nogil:
-    """Let takers check their deadlines again after a virtual clock has moved."""
+    """Wake takers to check their deadlines again after a virtual clock has moved."""
     cdef RequestQueue *queue = <RequestQueue *>arg
     cdef Sleeper *sleeper
     mutex_lock(&queue.lock)

@@ -121,7 +121,7 @@ class _Commit:
         return TransactionPartitions(body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place])
 
     def _add(self, place: TopicPartition, attempts: int) -> None:
-        """Let the transaction coordinator add the partition, then respond.
+        """Have the transaction coordinator add the partition, then respond.
 
         Meanwhile a marker of an earlier epoch of the producer may be written, which ends this verification too.
         The new verification is then repeated, ``attempts`` times at most.

@@ -165,7 +165,7 @@ class Broker:
         self.parts.server.finish_stop()
 
     def cancel_start(self) -> None:
-        """Let a current or later `start` raise StartCancelled; no effect on a running broker.
+        """Make a current or later `start` raise StartCancelled; no effect on a running broker.
 
         Threads: any; also from a signal handler, as it only sets a flag.
         """

@@ -50,16 +50,16 @@ class NodeLife(ABC):
         """Store the registration of this node, whose listeners are bound."""
 
     def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:  # noqa: B027
-        """Let request handlers use the active controller. Args: ``on_versions``: called when its versions change."""
+        """Connect request handlers to the active controller. Args: ``on_versions``: called when its versions change."""
 
     def follow(self) -> None:  # noqa: B027
-        """Let the parts follow the metadata."""
+        """Publish the metadata to the parts from now on."""
 
     def serve(self) -> None:  # noqa: B027
-        """Let the controller unfence this node, which serves clients now."""
+        """Request to be unfenced: the node serves clients now."""
 
     def shut_down(self) -> None:  # noqa: B027
-        """Let other nodes lead the partitions of this one."""
+        """Move the leaders on this node to other nodes."""
 
     @abstractmethod
     def fence(self) -> None:

@@ -76,7 +76,7 @@ class MemberMetadata(NodeLife):
             self._dirs.mark_untouched(self.member.broker_epoch)
 
     def connect(self, ctx: ApiContext, apis: KafkaApis, on_versions: Callable[[], object]) -> None:
-        """Let request handlers use the active controller. Args: ``on_versions``: called when its versions change."""
+        """Connect request handlers to the active controller. Args: ``on_versions``: called when its versions change."""
         member = ctx.member = self.member
         ctx.producer_ids = member.producer_ids
         ctx.topics.create_remotely = member.topic_creation.create_for_broker
@@ -85,16 +85,16 @@ class MemberMetadata(NodeLife):
         on_versions()
 
     def follow(self) -> None:
-        """Let the parts follow the metadata."""
+        """Publish the metadata to the parts from now on."""
         self.member.follow()
 
     def serve(self) -> None:
-        """Let the controller unfence this broker, which serves clients now."""
+        """Request to be unfenced: the broker serves clients now."""
         self.member.serve()
         self._check_cancelled()
 
     def shut_down(self) -> None:
-        """Let the controller move leaders away."""
+        """Request a controlled shutdown, in which the controller moves the leaders away."""
         self.member.shut_down(self._timeout_s)
 
     def fence(self) -> None:

@@ -27,7 +27,7 @@ class NodeMetadata(NodeLife):
         register_node(self.controller, self._config, listeners, advertised, self.logs.directory_ids, is_alone=False)
 
     def shut_down(self) -> None:
-        """Let other nodes lead the partitions of this one, and fence it."""
+        """Move the leaders on this node to other nodes, and fence it."""
         fence_node(self.controller, self._config.node_id)
 
     def fence(self) -> None:

@@ -240,7 +240,7 @@ class BrokerRuntime:
         )
 
     def _follow_metadata(self, authorizer: Authorizer | None, nodes: Publisher) -> None:
-        """Let the parts follow the metadata, in Kafka's order, after the topics."""
+        """Register the parts as publishers of the metadata, in Kafka's order, after the topics."""
         ctx = self.ctx
         followers: list[Publisher] = [self._features, ctx, ctx.quota_entities, nodes]
         if self._tokens is not None:

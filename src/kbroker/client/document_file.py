@@ -121,7 +121,7 @@ def at(line: int, column: int | None) -> str:
 
 
 def short(text: str) -> str:
-    """Return a value for a message."""
+    """Return the text for a message, cut after 40 characters."""
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 

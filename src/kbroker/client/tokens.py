@@ -95,7 +95,7 @@ class Tokens:
         return self._change(RENEW, "RenewPeriodMs", hmac, period_ms, "renewing")
 
     def expire(self, hmac: bytes, period_ms: int = AT_ONCE) -> int:
-        """Let a token expire after a period, by default at once; return its expiry, in ms since 1970."""
+        """Set a token to expire after a period, by default at once; return its expiry, in ms since 1970."""
         return self._change(EXPIRE, "ExpiryTimePeriodMs", hmac, period_ms, "expiring")
 
     def hmac(self, token_id: str) -> bytes:

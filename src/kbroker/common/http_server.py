@@ -203,7 +203,7 @@ class _Server(ThreadingHTTPServer):
                 self._give_up(connection)
 
     def _give_up(self, connection: socket.socket) -> None:
-        """Let a connection's thread end; under the lock, so that the thread still owns the socket."""
+        """End a connection's thread; under the lock, so that the thread still owns the socket."""
         del self._open[connection]
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -86,7 +86,7 @@ def _formatter() -> logging.Formatter:
 
 
 def log_from_info(name: str) -> None:
-    """Let a logger write messages from INFO on, unless its level is set."""
+    """Make a logger write messages from INFO on, unless its level is set."""
     import logging
 
     logger = of_name(name)

@@ -36,7 +36,7 @@ _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
 
 
 def _kept(compiled: Callable[[Schema], _Compiled]) -> Callable[[Schema], _Compiled]:
-    """Return a function that compiles each schema once, refused ones too. Raises (it): UndecodableError."""
+    """Return a function that compiles each schema once, also refused ones; it raises UndecodableError."""
 
     @lru_cache(_SCHEMAS)
     def result(schema: Schema) -> _Compiled | UndecodableError:

@@ -23,7 +23,7 @@ Prepare = Callable[[ApiContext, Body, RequestContext], Forward | Body]
 
 
 def forward_unchanged(ctx: ApiContext, body: Body, request: RequestContext) -> Forward:
-    """Forward the request as it came."""
+    """Forward the request unchanged."""
     return Forward()
 
 

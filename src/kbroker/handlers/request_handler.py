@@ -148,7 +148,7 @@ class RequestHandlerPool:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the threads end after their current requests; True if all did in time. The queue must be closed first."""
+        """End the threads after their current requests; True if all did in time. The queue must be closed first."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:

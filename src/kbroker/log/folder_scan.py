@@ -103,7 +103,7 @@ class FolderScan:
             self._forget_former(log_dir.partition_path(*key))
 
     def prefetch(self, keys: Iterable[TopicPartition]) -> None:
-        """Let the system read the folders of partitions into its cache."""
+        """Make the system read the folders of partitions into its cache."""
         for log_dir in self._dirs:
             mine = [key for key in keys if self.homes.get(key, log_dir) is log_dir]
             prefetch_folders([str(log_dir.path / partition_folder_name(*key)) for key in mine])

@@ -242,7 +242,7 @@ class LogDir:
         return (self.path / f"{topic}-{partition}").is_dir()
 
     def has_offsets(self, keys: Collection[TopicPartition]) -> bool:
-        """Return whether the checkpoints that a start reads have one of these partitions, as read or last written."""
+        """Return whether a checkpoint that a start reads has an offset of one of these partitions."""
         return any(key in self.log_starts.offsets or key in self.recovery_points.offsets for key in keys)
 
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:

@@ -123,19 +123,19 @@ class BrokerLifecycle:
         self._schedule(0)
 
     def set_ready_to_unfence(self) -> None:
-        """Let the controller unfence the broker: it can serve clients."""
+        """Request to be unfenced: the broker can serve clients."""
         with self._lock:
             self._wants_fence = False
         self._schedule(0)
 
     def fence(self) -> None:
-        """Let the controller fence the broker: it cannot serve clients any more."""
+        """Request to be fenced: the broker can no longer serve clients."""
         with self._lock:
             self._wants_fence = True
         self._schedule(0)
 
     def begin_controlled_shutdown(self) -> None:
-        """Let the controller move leaders away, if the broker runs; ``ended`` is set when it may stop."""
+        """Request a controlled shutdown, if the broker runs; ``ended`` is set when it may stop."""
         with self._lock:
             if self.state is not BrokerState.RUNNING:
                 logger.info("skipping the controlled shutdown in state %s", self.state.name)

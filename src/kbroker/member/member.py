@@ -184,14 +184,14 @@ class Member:
         self._wait(self.lifecycle.caught_up)
 
     def follow(self) -> None:
-        """Let the publishers of the metadata follow it from now on."""
+        """Pass the metadata to its publishers from now on."""
         self._tracker.warn_of_replicas(self.metadata.image.topics.values(), EMPTY_IMAGE)
         self.metadata.publishers.append(self._tracker)
         self.loader.release()
         self._released = True
 
     def serve(self) -> None:
-        """Let the controller unfence this broker, which serves clients now. Raises: MemberStartError."""
+        """Request to be unfenced: the broker serves clients now. Raises: MemberStartError."""
         self._is_ready = True
         if not can_cordon(self.metadata.image):
             warn_of_fence(self.metadata.image)
@@ -212,7 +212,7 @@ class Member:
     # ------------------------------------------------------------ stop
 
     def shut_down(self, timeout_s: float) -> None:
-        """Let the controller move leaders away, within a time limit."""
+        """Request a controlled shutdown, and wait for it within a time limit."""
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         self.lifecycle.begin_controlled_shutdown()

@@ -52,7 +52,7 @@ class PartitionChanges:
         self._change(name, index, change)
 
     def move_leader(self, name: str, index: int, node_id: int) -> None:
-        """Let a node lead a partition; it replaces the leader among the replicas if it is not one of them."""
+        """Make a node the leader of a partition; it replaces the leader among the replicas if it is not one of them."""
         self._change(name, index, lambda partition, image: led_by(partition, node_id, live_ids(image)))
 
     def elect(self, wanted: Iterable[tuple[str, int]] | None, *, is_unclean: bool) -> list[Election]:

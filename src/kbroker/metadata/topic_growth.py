@@ -79,7 +79,7 @@ class TopicGrowth:
     def add(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool, charge: Charge
     ) -> None:
-        """Let a topic grow, as described at ``TopicRegistry.add_partitions``."""
+        """Add partitions to a topic, as described at ``TopicRegistry.add_partitions``."""
         if validate_only:
             self._checked(self._controller.image, name, count, assignments)
             return

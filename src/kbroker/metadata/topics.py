@@ -328,7 +328,7 @@ class TopicRegistry:
         validate_only: bool = False,
         charge: Charge = free,
     ) -> None:
-        """Let a topic grow to ``count`` partitions in all.
+        """Add partitions to a topic, up to ``count`` in all.
 
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with Kafka's code and text.
@@ -467,7 +467,7 @@ class TopicRegistry:
             logger.info("deleted topic %s, id %s", name, uuid_to_text(view.topic_id))
 
     def _reconfigured(self, delta: MetadataDelta, fresh: Mapping[str, TopicView]) -> dict[str, TopicView]:
-        """Let the logs of topics with changed configs use them; return the views of those topics that are served."""
+        """Apply changed configs to the logs of their topics; return the views of those topics that are served."""
         opening = self._opening.names.difference(one.name for one in delta.topics.created.values())
         names = [name for kind, name in delta.changed_configs if kind == ConfigResourceType.TOPIC]
         names = [name for name in names if (name in self._by_name or name in opening) and name not in fresh]

@@ -53,7 +53,7 @@ class Exposition:
             self._families[family.prometheus_name] = family
 
     def add_source(self, source: Source) -> None:
-        """Add families whose names are not known before: ``source`` yields them, bounded, at each scrape."""
+        """Add families whose names are not known in advance; ``source`` yields a bounded number at each scrape."""
         with self._lock:
             self._sources.append(source)
 

@@ -13,7 +13,7 @@ MOST_CHARACTERS = 32_767  # of a client id in Kafka's protocol
 
 
 def explanation_of_query(explainer: QuotaExplainer, query: dict[str, str]) -> dict[str, Any]:
-    """Parse a query: user, client-id, ip; or connection; and compare.KEY, another limit for each key.
+    """Return the explanation for a query: user, client-id, ip; or connection; and compare.KEY, other limits by key.
 
     Raises: HttpError 400.
     """

@@ -97,11 +97,11 @@ class MetricsService:
         return "" if member is None else member.fault
 
     def ready(self) -> None:
-        """Let ``/ready`` succeed: clients are served."""
+        """Make ``/ready`` succeed: clients are served."""
         self._is_ready = True
 
     def not_ready(self) -> None:
-        """Let ``/ready`` fail: the broker is about to stop."""
+        """Make ``/ready`` fail: the broker is about to stop."""
         self._is_ready = False
 
     def stop(self) -> None:

@@ -556,7 +556,7 @@ cdef class ClientQuotaManagers:
                 throttled_advance(quotas, REAP_MS)
 
     def stop_reaper(self) -> None:
-        """Let ``run_reaper`` return; no more channels are throttled, and throttled ones stay so until ``close``."""
+        """End ``run_reaper``; no more channels are throttled, and throttled ones stay so until ``close``."""
         cdef ClientQuotas *quotas = self.quotas
         atomic_store(&quotas.is_closed, 1)
         with nogil:

@@ -55,7 +55,7 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
     SensorCore *quota           # counted
     SensorCore *throttle_time   # counted
     MetricCore *limited         # in quota: the metric with the limit
-    AtomicI64 level             # of the eight: level of the limit, 0 for none
+    AtomicI64 level             # level of the quota that applies, 1 to 8; 0: none
     QuotaManager *manager       # its memory is counted by ClientQuotas.holders
     char before_refs[64]  # handlers read the fields above, network threads change those below: no shared cache line
     AtomicI64 refs

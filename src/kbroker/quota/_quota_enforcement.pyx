@@ -334,7 +334,7 @@ cdef inline bint has_no_account(const KafkaRequest *kafka) noexcept nogil:
 
 cdef inline void charge_network_later(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
                                       Request *request, const Charge *charge) noexcept nogil:
-    """Let the end of a request charge its network time; only once, however often the request is judged."""
+    """Register the charge of a request's network time at its end; only once, however often the request is judged."""
     cdef KafkaRequest *kafka = kafka_request(request)
     if manager.is_shadow:
         if kafka.shadow_account != NULL:

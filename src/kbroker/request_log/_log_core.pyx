@@ -422,7 +422,7 @@ cdef class RequestLogCore:
 
     def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None,
                 bint appends=False) -> None:
-        """Let requests collect their quota events, and record verdicts on new connections in this log too.
+        """Make requests collect their quota events, and record verdicts on new connections in this log too.
 
         Args: ``appends``: whether Produce requests collect the offsets of their records.
         """

@@ -157,7 +157,7 @@ class RequestLog:
         return form, form.columns
 
     def _files(self, begin: bytes) -> RollingFiles:
-        """Return the files. Args: ``begin`` of each file; for Arrow a stream's schema, and then its end too."""
+        """Return the rolling files. Args: ``begin``: first bytes of each; for Arrow, the schema of a stream."""
         from kbroker.common.rolling_files import RollingFiles
 
         settings = self.settings

@@ -73,7 +73,7 @@ class RequestLogWriter:
         self._try_flush(unfold=True)
 
     def stop(self) -> None:
-        """Let ``run`` write the queued records and return."""
+        """Make ``run`` write the queued records and return."""
         self._stopping = True
         self._core.wake()
 

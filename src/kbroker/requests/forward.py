@@ -16,7 +16,7 @@ def _unchanged(response: Body) -> Body:
 class Forward(NamedTuple):
     """Request to forward to the controller.
 
-    Args: ``body``: replaces that of the client, None if it is forwarded as it came; ``merge`` makes the response of
+    Args: ``body``: replaces that of the client, None to forward that one unchanged; ``merge`` makes the response of
     the client from that of the controller.
     """
 

@@ -428,7 +428,7 @@ class SharePartition:
     # ------------------------------------------------------------ acquisition locks
 
     def _lock_records(self, member_id: str, first_offset: int, last_offset: int) -> AcquisitionLock:
-        """Return a new lock whose time runs."""
+        """Return a new lock, and start its time-out."""
         duration_ms = self.configs.record_lock_duration_ms
         lock = AcquisitionLock(member_id, first_offset, last_offset, self._clock.now_ms() + duration_ms)
         lock.task = self._timer.add(duration_ms, partial(self._expire, lock))

@@ -297,12 +297,12 @@ class SharePartitionManager:
         return self.purgatory.is_idle and self.lock_timer.is_idle and not self._actions
 
     def _wake(self, *keys: SharePartitionKey) -> None:
-        """Let fetches of partitions try again later."""
+        """Schedule another attempt of the fetches of partitions."""
         for key in keys:
             self._actions.append(partial(self.purgatory.check_and_complete, _group_key(key)))
 
     def _run_actions(self) -> None:
-        """Call the functions that wait. The caller holds no lock."""
+        """Call the queued functions. The caller holds no lock."""
         while self._actions:
             try:
                 run = self._actions.popleft()

@@ -56,7 +56,7 @@ class TelemetrySensors:
         self._unknown.record()
 
     def throttled(self, instance: str) -> None:
-        """Count a request before the push interval has passed."""
+        """Count a request that arrived before the push interval had passed."""
         self._record(_THROTTLE, instance, 1)
 
     def exported(self, instance: str, time_ms: float) -> None:

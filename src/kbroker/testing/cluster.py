@@ -170,7 +170,7 @@ class EmbeddedCluster:
                 steps.callback(node.stop)
 
     def cancel_start(self) -> None:
-        """Let a current or later `start` raise StartCancelled. Threads: any; also from a signal handler."""
+        """Make a current or later `start` raise StartCancelled. Threads: any; also from a signal handler."""
         self._is_cancelled = True
         for node in self._nodes.values():
             node.cancel_start()
@@ -251,7 +251,7 @@ class EmbeddedCluster:
         return self._running().controller.node_id
 
     def move_controller(self, node: int) -> None:
-        """Let Metadata and DescribeCluster name another running node as the controller.
+        """Make another running node the controller that Metadata and DescribeCluster name.
 
         Raises: KafkaError for a node that does not run.
         """
@@ -316,7 +316,7 @@ class EmbeddedCluster:
     # ------------------------------------------------------------ leaders and coordinators
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """Let a running node lead a partition. If it is not a replica, it replaces the current leader.
+        """Make a running node the leader of a partition. If it is not a replica, it replaces the current leader.
 
         Raises: KafkaError for an unknown partition, or a node that does not run.
         """
@@ -332,9 +332,10 @@ class EmbeddedCluster:
         return self.partition(*self._coordinator_partition(key, kind)).leader
 
     def move_coordinator(self, key: str, node: int, kind: str = "group") -> None:
-        """Let a running node coordinate a group, or a transactional id (kind "transaction"); see ``coordinator``.
+        """Make a running node the coordinator of a group, or of a transactional id (kind "transaction").
 
-        All keys in the same partition of the internal topic move: one partition unless the settings say otherwise.
+        See ``coordinator``. All keys in the same partition of the internal topic move: one partition unless settings
+        change that.
         """
         self.move_leader(*self._coordinator_partition(key, kind), node)
 
@@ -343,7 +344,7 @@ class EmbeddedCluster:
         self._changes.reassign(topic, partition, replicas, may_change_factor=True)
 
     def elect_preferred_leaders(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Let the first replica of each partition (of all: None) lead it, where it is in the ISR."""
+        """Make the first replica of each partition (None: of all) its leader, where it is in the ISR."""
         self._changes.elect(partitions, is_unclean=False)
 
     def _coordinator_partition(self, key: str, kind: str) -> tuple[str, int]:

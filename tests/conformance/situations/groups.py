@@ -188,7 +188,7 @@ def static_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def session_ends(talk: Talk) -> None:
-    """Let a session expire: a silent member is removed after six seconds."""
+    """A session expires: a silent member is removed after six seconds."""
     name = group(talk)
     member = lone_member(talk, name, SessionTimeoutMs=6000)
     time.sleep(7)

@@ -11,7 +11,7 @@ NONE = Errors.NONE
 
 
 def take_replicas_away(groups: Groups, are_gone: bool = True) -> None:
-    """Let appends fail for want of replicas, or succeed again."""
+    """Make appends fail for want of replicas, or succeed again."""
     assert groups.topic is not None
     for log in groups.topic.logs:
         log.is_under_min_isr = are_gone
@@ -121,6 +121,6 @@ def test_offsets_of_a_group_of_another_type_stay() -> None:
     groups.clock.advance_ms(2 * day)
     assert groups.coordinator.offsets.expire() == 0
     assert groups.leave(joined.member_id) == [NONE]
-    assert groups.coordinator.offsets.expire() == 0  # from the time at which it became empty
+    assert groups.coordinator.offsets.expire() == 0  # the retention begins when the group becomes empty
     groups.clock.advance_ms(day)
     assert groups.coordinator.offsets.expire() == 1

@@ -25,7 +25,7 @@ BROKEN = "[Errno 5] Input/output error"
 
 
 def fail_in(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, number: int = errno.EIO) -> None:
-    """Let an operation of one log folder fail."""
+    """Make an operation of one log folder fail."""
     real = getattr(LogDir, name)
 
     def fail(self: LogDir, *args: object, **options: object) -> object:

@@ -38,7 +38,7 @@ def folder_of(follower: RaftFollower) -> Path:
 
 
 def in_segments(tmp_path: Path, quorum: FakeQuorum) -> list[Path]:
-    """Let a follower fetch a log of several segments, and return their files."""
+    """Fetch a log of several segments as a follower, and return their files."""
     with RaftFollower(tmp_path, quorum) as follower:
         follower.log._segment_bytes = 200
         for number in range(2, 8):

@@ -269,7 +269,7 @@ def test_a_shortage_of_descriptors_at_a_snapshot(
 
 
 def store_snapshot(folder: Path, quorum: FakeQuorum, *records: Row) -> Path:
-    """Let the node of a folder catch up, and add a snapshot of these records to its log; return the snapshot."""
+    """Catch up with the node of a folder, and add a snapshot of these records to its log; return the snapshot."""
     with RaftFollower(folder, quorum) as follower:
         image = follower.catch_up()
         follower.log.write_snapshot(rows.read(records), image.offset, image.epoch, 1)

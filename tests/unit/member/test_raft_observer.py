@@ -92,7 +92,7 @@ def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> N
 
 
 def attempts_ms(observer: RaftObserver, now_ms: int, count: int) -> dict[Address, list[int]]:
-    """Let attempts fail at once; return their times, since the first one, by address."""
+    """Make attempts fail at once; return their times, since the first one, by address."""
     times: dict[Address, list[int]] = {}
     begin_ms = now_ms
     while count > 0:

@@ -198,7 +198,7 @@ def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the next write store three bytes and fail; return a function that repairs the disk."""
+    """Make the next write store three bytes and fail; return a function that repairs the disk."""
     real = os.write
     calls = []
 

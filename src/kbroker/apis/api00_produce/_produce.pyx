@@ -455,7 +455,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
 
 cdef inline void note_append(ClientQuotas *quotas, Request *request, const Topic *topic, int32_t partition,
                              const AppendResult *result) noexcept nogil:
-    """Note the appended offsets for a request log that has them."""
+    """Note the appended offsets, if a request log records them."""
     cdef AppendEvent *event
     if quotas == NULL or atomic_load_relaxed(&quotas.notes_appends) == 0 or result.error != NONE:
         return

@@ -79,7 +79,7 @@ class AddPartitionsToTxnManager:
         done: Callable[[PartitionErrors], None],
         again: Callable[[], TransactionPartitions] | None = None,
     ) -> None:
-        """Let the partitions join the transaction, which begins with the first ones.
+        """Add the partitions to the transaction, which begins with the first ones.
 
         Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
         raises. ``again`` returns those of a retry; None: the same ones.

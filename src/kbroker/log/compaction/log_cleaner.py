@@ -257,7 +257,7 @@ class LogCleaner:
             return True
 
     def release(self, key: TopicPartition) -> None:
-        """Let a partition be cleaned again."""
+        """Allow the cleaning of a partition again."""
         with self._lock:
             self._busy.discard(key)
 

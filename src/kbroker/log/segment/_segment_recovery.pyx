@@ -317,7 +317,7 @@ def has_content(str path, bytes expected) -> bool:
 
 
 def prefetch_folders(directories: list[str]) -> None:
-    """Let the system read the folders, and the sizes of their files, from the disk into its cache.
+    """Make the system read the folders, and the sizes of their files, from the disk into its cache.
 
     Without the GIL: another thread opens the logs meanwhile, and finds them in the cache.
     """

@@ -23,8 +23,8 @@ from kbroker.protocol.codec import Body
 class MetadataDelta:
     """Changes to an image: records are replayed, then applied to a new image.
 
-    Records of transactions are not its subject: their reader replays the records of a complete transaction. A record
-    may be replayed only once, and none after one that was refused. Threads: one at a time.
+    Records that begin or end transactions are handled by the reader, which replays the records of complete ones. Replay
+    a record only once, and no record after a refused one. Threads: one at a time.
 
     Args: ``image``: before the changes.
     """

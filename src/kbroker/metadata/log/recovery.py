@@ -121,7 +121,7 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
 
 
 def damage_of(folder: Path) -> list[tuple[Path, str]]:
-    """Return the damage of a log folder's metadata, by file; none while a broker changes it.
+    """Return the damage of a log folder's metadata, by file; an empty list while a broker uses the folder.
 
     Nothing in the folder is changed. Raises: OSError.
     """

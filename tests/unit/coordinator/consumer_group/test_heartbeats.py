@@ -25,7 +25,7 @@ from tests.support.fake_image import FakeImage
 
 
 def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:
-    """Let members a and b join, with two partitions each, and return their epochs."""
+    """Join members a and b, with two partitions each, and return their epochs."""
     bench.join("a")
     bench.join("b")
     bench.beat("a", 2)

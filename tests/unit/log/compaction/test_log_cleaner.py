@@ -375,7 +375,7 @@ class Failing:
 
 
 def let_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
-    """Let a method of the partition few-0 fail in the cleaner."""
+    """Make a method of the partition few-0 fail in the cleaner."""
     original = bench.manager.cleaner._partitions
     monkeypatch.setattr(
         bench.manager.cleaner,
