@@ -223,7 +223,7 @@ cdef class SystemClock(BaseClock):
 @cython.final
 @cython.no_gc
 cdef class VirtualClock(BaseClock):
-    """Time that stands still until it is advanced; waits on it end by advancing.
+    """Clock whose time changes only when it is advanced, which also ends the waits on it.
 
     Args:
         start_epoch_ms: wall time at the start, milliseconds since 1970, >= 0.

@@ -57,7 +57,7 @@ def _serve(words: list[str]) -> None:
     """Run a broker and exit; return if only the full command line can handle the words: help, errors."""
     import gc
 
-    gc.disable()  # nothing that is loaded now is garbage: looking at it took a tenth of the start
+    gc.disable()  # nothing that is loaded now is garbage: scanning it took a tenth of the start
     from kbroker import serving
 
     options = serving.plain_options(words)

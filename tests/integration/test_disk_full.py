@@ -65,7 +65,7 @@ def read_count(broker: BrokerProcess, topic: str) -> int:
 
 
 def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A write that the system refuses returns KAFKA_STORAGE_ERROR; acknowledged records are readable, also after a
+    """A write that the system refuses returns KAFKA_STORAGE_ERROR; acknowledged records are readable, even after a
     restart.
     """
     need.program("prlimit")

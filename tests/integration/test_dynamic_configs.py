@@ -98,7 +98,7 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
      (4, "log.retention.bytes", "-5"), (4, "log.retention.ms", "-9"), (4, "log.flush.interval.ms", "-1")],
 )  # fmt: skip
 def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind: int, name: str, value: str) -> None:
-    """With an unusual value that Kafka accepts, partitions stay online, also after a restart, and can be created."""
+    """With an unusual value that Kafka accepts, partitions stay online, even after a restart, and can be created."""
     with Broker(settings(tmp_path)) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("t", 1)])["t"].result(20)

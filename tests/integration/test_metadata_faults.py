@@ -71,7 +71,7 @@ CONFIGS = {
 def test_a_write_that_fails_refuses_the_change(
     disk: DiskCalls, broker: BrokerProcess, client: Administrator, number: int
 ) -> None:
-    """A failed write refuses every change without effect, also after a kill; later the changes succeed."""
+    """A failed write refuses every change without effect, even after a kill; later the changes succeed."""
     assert client.create("there") == (0, None)
     assert produce(broker, "there") == wire.Produced(0, 0)
     before = state(client)

@@ -99,7 +99,7 @@ def produce(client: Client, version: int, where: str | Body) -> tuple[Body, Body
 
 
 def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
-    """Responses by topic id have the id; the id of a deleted topic causes error 100, also when its name exists again
+    """Responses by topic id have the id; the id of a deleted topic causes error 100, even when its name exists again
     (quirk 6).
     """
     with Client(broker.bootstrap_servers) as one:

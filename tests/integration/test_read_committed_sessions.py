@@ -154,7 +154,7 @@ def test_the_last_stable_offset_moves_between_two_fetches(scene: Scene, version:
 
 
 def test_offsets_of_aborted_transactions_are_those_of_what_is_read(scene: Scene) -> None:
-    """A response lists the aborted transactions of the fetched offsets, also after a move of the fetch offset."""
+    """A response lists the aborted transactions of the fetched offsets, even after a move of the fetch offset."""
     writer, reader = scene.writer(), scene.reader()
     aborted = []
     for number in range(3):  # offsets 0 and 1, 2 and 3, 4 and 5

@@ -121,7 +121,7 @@ def test_a_failure_that_a_repetition_cannot_refute_is_red(
 
 
 def test_a_process_that_fails_after_a_green_run_is_red(suite: Suite) -> None:
-    """The exit status of `make test` counts besides the verdicts."""
+    """A run with a non-zero exit status is not repeatable, even if no test failed."""
     suite.run("def test_a(): pass")
     done = suite.call([sys.executable, str(ROOT / "tests/lint/repeat.py"), "verdicts.json", "2"])
     assert done.returncode == 1

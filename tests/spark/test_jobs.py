@@ -394,7 +394,7 @@ def test_a_transaction_is_written_once(spark: SparkSession, day: Day, tmp_path: 
 
 
 def test_a_table_as_it_was(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """A table can be read by version and by time, also after a compaction, and not be changed then."""
+    """A table can be read by version and by time, even after a compaction, and not be changed then."""
     for start in (0, 50):
         write_table(spark.createDataFrame(day.rows.take(list(range(start, start + 50)))), tmp_path, buckets=2)
     compact_table(tmp_path)

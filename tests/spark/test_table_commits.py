@@ -294,7 +294,7 @@ def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: boo
 
 
 def test_a_full_disk_leaves_the_known_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the description of a stream would make every later run fail, or forget what was read."""
+    """A part of the description of a stream would make every later run fail, or lose the record of its inputs."""
     table, known = Table(tmp_path), Stream("t", "h:1")
     table.add_stream("a", known)
 

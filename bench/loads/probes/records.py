@@ -68,7 +68,7 @@ def kcat(place: Place) -> str | None:
 
 
 def idempotent(place: Place) -> None:
-    """An idempotent producer's records are stored once, also if a batch is repeated as after a lost response."""
+    """An idempotent producer's records are stored once, even if a batch is repeated as after a lost response."""
     topic = place.create("idempotent")
     values = [b"%d" % n for n in range(100)]
     place.send(topic, values, {"enable.idempotence": True})

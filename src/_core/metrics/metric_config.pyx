@@ -55,7 +55,7 @@ cdef class Quota:
         return Quota.__new__(Quota, bound, False)
 
     def acceptable(self, double value) -> bool:
-        """Return whether ``value`` keeps to the bound; NaN never does."""
+        """Return whether ``value`` is within the bound; NaN never is."""
         return value <= self.bound if self.is_upper else value >= self.bound
 
     def __eq__(self, other):

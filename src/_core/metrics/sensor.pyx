@@ -145,7 +145,7 @@ cdef class Sensor:
             name: any hashable value; None (only) for a Meter or Percentiles, which have their own names.
             stat: the statistic.
             config: None is the sensor's.
-        Returns: False if the sensor has expired; True otherwise, also if it has this metric already.
+        Returns: False if the sensor has expired; True otherwise, even if it has this metric already.
         Raises: ValueError if the name belongs to another sensor of the registry; TypeError; MemoryError.
         """
         cdef const StatConfig *c_config

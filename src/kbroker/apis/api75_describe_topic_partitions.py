@@ -72,7 +72,7 @@ def _topic(ctx: ApiContext, view: TopicView, indexes: range, operations: int, li
 def _partition(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> Body:
     state = partition_state(ctx, view, index, live)
     return {
-        "ErrorCode": 0,  # also without a leader, as in Kafka
+        "ErrorCode": 0,  # even without a leader, as in Kafka
         "PartitionIndex": index,
         "LeaderId": state.leader,
         "LeaderEpoch": state.leader_epoch,

@@ -79,7 +79,7 @@ class Broker:
         self.config = config if isinstance(config, BrokerConfig) else BrokerConfig(config)
         self.clock = SystemClock() if clock is None else clock
         self.apis = KafkaApis(forwards=self.config.is_member)
-        # Of the owner's thread again in a signal handler that stops the broker. The second is taken under the first.
+        # Reentrant: a signal handler that stops the broker may run while its thread holds them. Order: as here.
         self._life_lock, self._state_lock = threading.RLock(), threading.RLock()
         self._runtime: BrokerRuntime | None = None
         self._starting: BrokerRuntime | None = None
@@ -199,7 +199,7 @@ class Broker:
     # ------------------------------------------------------------ for tests
 
     def intercept(self, interceptor: Interceptor | None, keys: Iterable[int] = ()) -> None:
-        """Pass requests to ``interceptor`` before they are served, also after a restart; for fault injection.
+        """Pass requests to ``interceptor`` before they are served, even after a restart; for fault injection.
 
         Args: ``keys`` of natively served APIs whose requests then pass through Python; requests that Python serves are
         passed in any case. None ends the interception.

@@ -63,7 +63,7 @@ class NodeLife(ABC):
 
     @abstractmethod
     def fence(self) -> None:
-        """End the registration of this node, also if its start failed before it served."""
+        """End the registration of this node, even if its start failed before it served."""
 
 
 class BrokerMetadata(NodeLife):

@@ -52,7 +52,7 @@ def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str
     TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     LOGs are files, folders of files, patterns, or URIs, of kbroker or of Apache Kafka. Run the command again to
-    continue: each record is read once, also after a kill. Lines that are not records are kept in TABLE/_rejected.
+    continue: each record is read once, even after a kill. Lines that are not records are kept in TABLE/_rejected.
     """
     if bool(logs) == bool(topic):
         raise click.UsageError(f"expected either LOGs or --topic, got {'both' if logs else 'neither'}")

@@ -168,8 +168,8 @@ def create(
 ) -> None:
     """Create topics, by name or from a file.
 
-    With --from, --partitions, --replication-factor and --config are for topics of the file that leave them out. The
-    exit status is 75 when the controller mutation quota refuses a topic and --wait was not given.
+    With --from, the options --partitions, --replication-factor and --config apply to topics of the file that omit them.
+    The exit status is 75 when the controller mutation quota refuses a topic and --wait was not given.
     """
     from kbroker.cli.configs import corrections
     from kbroker.common.units import counted

@@ -149,7 +149,7 @@ class SchemaRegistry:
         return found
 
     def _raise_kept_failure(self, schema_id: SchemaId = _ANY) -> None:
-        """Raise the RegistryError that is kept for an id or for every one, if any. The caller holds the lock."""
+        """Raise the RegistryError that is kept for an id or for all ids, if there is one. The caller holds the lock."""
         for one in (schema_id, _ANY):
             until_s, failure = self._failures.get(one, (0.0, None))
             if failure is not None and self._clock() < until_s:
@@ -294,7 +294,7 @@ class SchemaRegistry:
 
 
 def _quoted(name: object) -> str:
-    """Return a name as a part of a path; one that is not Unicode text is one that no registry has."""
+    """Return a name as a part of a path; a name that is not Unicode text becomes one that no registry has."""
     return quote(str(name), safe="", errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Copies of topics to another cluster, each record exactly once, also when the copier is killed and started again.
+"""Copies of topics to another cluster, each record exactly once, even when the copier is killed and started again.
 
 The records of a transaction and the positions in the source are committed together: the positions are offsets of a
 group in the target cluster, for the partitions there. A copier that starts again reads them after it has fenced the one
@@ -224,7 +224,7 @@ class TopicCopier:
             if starts[place] < ends[place]:
                 raise CopyError(
                     f"{place[0]}-{place[1]} has records in the target, and group {self.group_id} has no offset for it: "
-                    "give --append to copy all records behind them"
+                    "give --append to copy all records after them"
                 )
 
     def _check_topic_id(self, name: str, known: str) -> None:

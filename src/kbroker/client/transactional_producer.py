@@ -172,7 +172,7 @@ class TransactionalProducer(Producer):
         self._end(committed=True)
 
     def abort_transaction(self) -> None:
-        """Abort the transaction, also after a failure.
+        """Abort the transaction, even after a failure.
 
         Raises: KafkaError, BrokerConnectionError.
         """

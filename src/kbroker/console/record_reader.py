@@ -107,7 +107,7 @@ class _Page:
             if is_cut:
                 first = found[-1].offset + 1 if found else self.offset
                 self.left_out = (
-                    f"Records from offset {first:,} to {batch.last_offset:,} are not shown: they are behind the first "
+                    f"Records from offset {first:,} to {batch.last_offset:,} are not shown: they are after the first "
                     f"{rounded_bytes(CAP_BYTES)} of their batch, uncompressed."
                 )
             elif found and self._is_cut:

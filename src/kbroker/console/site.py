@@ -47,7 +47,7 @@ class Memory:
         self._values: dict[object, tuple[int, object, Any]] = {}
 
     def get(self, key: object, make: Callable[[], T], version: object = None) -> T:
-        """Return a remembered value, or a new one; with ``version``, it lasts longer while this is the same object."""
+        """Return a cached value, or a new one; with ``version``, it lasts longer while this is the same object."""
         now_ms = self._clock.now_ms()
         with self._lock:
             found = self._values.get(key)
@@ -139,7 +139,7 @@ class Site:
         return self.parts.memory.get((self.identity, name), make)
 
     def remember_metadata(self, name: str, make: Callable[[], T]) -> T:
-        """Return a remembered value that depends on the cluster's metadata alone: topics, configs, ACLs, quotas.
+        """Return a cached value that depends on the cluster's metadata alone: topics, configs, ACLs, quotas.
 
         It lasts longer than others while the metadata of a broker in this process is unchanged.
         """

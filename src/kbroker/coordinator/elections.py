@@ -1,6 +1,6 @@
 """Coordinators follow the leaders of their internal topics: partitions are loaded and unloaded as they move.
 
-A partition is unloaded at its former leader before the new one loads it, also if both nodes are in this process, so two
+A partition is unloaded at its former leader before the new one loads it, even if both nodes are in this process, so two
 coordinators never serve one key.
 Source: ``BrokerMetadataPublisher.updateCoordinator``.
 """

@@ -43,7 +43,7 @@ class Commit(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """The partition or task that a member reads a partition with, and the epoch at which the member got it.
+    """Assigned partition or task through which a member reads a partition, and the epoch at which the member got it.
 
     Without an epoch, ``name`` is the reason why the member may not commit the partition's offset.
     """

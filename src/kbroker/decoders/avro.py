@@ -109,7 +109,7 @@ class AvroSchema:
                 raise
             raise UndecodableError(f"at position {source.at}: {error}") from None
         if source.at != len(data):
-            raise UndecodableError(f"{len(data) - source.at} bytes are left behind the value: another schema?")
+            raise UndecodableError(f"{len(data) - source.at} bytes are left after the value: another schema?")
         return Decoded("avro", json_text(value), is_json=True)
 
     def _reader(self, schema: Any, namespace: str) -> _Reader:

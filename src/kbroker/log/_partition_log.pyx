@@ -399,7 +399,7 @@ cdef class PartitionLog:
             shutil.rmtree(gone)
 
     def _inject_fault(self, int32_t write_errno=0, int32_t sync_errno=0):
-        """Make the next writes stop half way with write_errno and the next syncs fail with sync_errno, 0: none."""
+        """Make the next writes stop halfway with write_errno and the next syncs fail with sync_errno, 0: none."""
         atomic_store(&self.partition.write_fault, write_errno)
         atomic_store(&self.partition.sync_fault, sync_errno)
 

@@ -146,7 +146,7 @@ class BrokerLifecycle:
         self._schedule(0)
 
     def report_failed_directory(self, directory_id: uuid.UUID) -> None:
-        """Report a log directory that has failed; the broker stops if no controller takes the report in time."""
+        """Report a log directory that has failed; the broker stops if no controller accepts the report in time."""
         with self._lock:
             if directory_id in self._offline:
                 return

@@ -82,7 +82,7 @@ class MetadataLoader:
     def start(self) -> None:
         """Load the latest usable snapshot of the log, then start the thread.
 
-        Raises: OSError for want of descriptors or memory: the snapshot is not damaged.
+        Raises: OSError for lack of descriptors or memory: the snapshot is not damaged.
         """
         for snapshot in reversed(self._log.snapshots()):
             try:

@@ -66,7 +66,7 @@ class AcquisitionLock:
 
 
 class Transition:
-    """Changes of state that wait for the persister. ``runs``: those that it changes, also after a split."""
+    """Changes of state that wait for the persister. ``runs``: those that it changes, even after a split."""
 
     __slots__ = ("max_delivery_count", "runs")
 
@@ -128,7 +128,7 @@ class InFlightRun:
         self.member_id = NO_MEMBER
 
     def archive(self) -> None:
-        """Archive the records, also if a transition in progress fails."""
+        """Archive the records, even if a transition in progress fails."""
         self.is_final = True
         self.state = RecordState.ARCHIVED
         self.member_id = NO_MEMBER

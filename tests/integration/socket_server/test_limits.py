@@ -121,7 +121,7 @@ def test_one_address_above_its_limit_is_closed(backend: object) -> None:
 
 
 def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
-    """The override of an address takes precedence over the common limit, also when it is set at run time."""
+    """The override of an address takes precedence over the common limit, even when it is set at run time."""
     rig = Rig(backend, max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "::1": 7})
     rig.serve()
     first = rig.connect()

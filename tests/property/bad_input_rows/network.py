@@ -76,7 +76,7 @@ def empty_receive(data: st.DataObject) -> Life:
 
 
 def lost_responses(data: st.DataObject) -> Life:
-    """Yield suppressed responses, which keep nothing, also when they are closed twice."""
+    """Yield suppressed responses, which keep nothing, even when they are closed twice."""
     lost = SuppressedResponses(data.draw(st.booleans()))
     yield lost
     assert (lost.kept, lost.lost) == (0, 0)

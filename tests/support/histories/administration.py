@@ -38,7 +38,7 @@ def topic_id(label: str) -> Reference:
 
 
 def is_there() -> Step:
-    """Return requests whose responses are equal after a broker has learned of its topics."""
+    """Return requests whose responses are equal once a broker has loaded its topics."""
     times = [{"PartitionIndex": each, "Timestamp": -1} for each in ALL_PARTITIONS]
     offsets = Step("ListOffsets", 2, {"Topics": [{"Name": named(each), "Partitions": times} for each in LABELS]})
     topics = [{"Name": named(each)} for each in LABELS]

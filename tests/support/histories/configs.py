@@ -110,7 +110,7 @@ def _resources(draw: Draw, *, is_incremental: bool) -> list[Body]:
 
 
 def _described(resources: list[Body]) -> Step:
-    """Return a request for the changed configs, whose responses are equal after a broker has learned of the change."""
+    """Return a request for the changed configs, whose responses are equal once a broker has applied the change."""
     rows = {
         (each["ResourceType"], str(each["ResourceName"])): {
             "ResourceType": each["ResourceType"],

@@ -163,7 +163,7 @@ def test_how_long_a_note_may_be() -> None:
 
 
 def test_a_group_refuses_a_commit_before_its_notes_are_measured(bench: Bench) -> None:
-    """As in Kafka, a note that is too long has the error of the group, also if no other offset is in the request."""
+    """As in Kafka, a note that is too long has the error of the group, even if no other offset is in the request."""
     bench.ask("JoinGroup", 2, join("g"))
     for body in (commit("g", 7, "n" * 5000), commit("unknown", 7, "n" * 5000)):
         (row,) = bench.ask("OffsetCommit", 8, {**body, "MemberId": "m", "GenerationIdOrMemberEpoch": 5})["Topics"][0][

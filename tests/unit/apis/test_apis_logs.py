@@ -81,7 +81,7 @@ def test_delete_records_of_a_partition_that_is_named_twice(bench: Bench) -> None
 
 
 def test_delete_records_of_unknown_partitions(bench: Bench) -> None:
-    """A partition that does not exist is unknown also if no record of its topic can be deleted."""
+    """A partition that does not exist is unknown even if no record of its topic can be deleted."""
     assert cut(bench, "c", (0, 0), (9, 0)) == [(0, -1, Errors.POLICY_VIOLATION), (9, -1, 3)]
     bench.create("__transaction_state")
     assert cut(bench, "__transaction_state", (0, 0), (9, 0)) == [(0, -1, 17), (9, -1, 3)]
@@ -89,7 +89,7 @@ def test_delete_records_of_unknown_partitions(bench: Bench) -> None:
 
 @pytest.mark.parametrize("policy", ["compact,delete", "delete", ""])
 def test_delete_records_of_other_policies(bench: Bench, policy: str) -> None:
-    """Records of a topic that is not only compacted can be deleted, also without any policy."""
+    """Records of a topic that is not only compacted can be deleted, even without any policy."""
     bench.create("other", cleanup_policy=policy)
     assert cut(bench, "other", (0, -1)) == [(0, 0, 0)]
 

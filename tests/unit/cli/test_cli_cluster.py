@@ -1,4 +1,4 @@
-"""`kbroker cluster apply` that ends half way."""
+"""`kbroker cluster apply` that fails partway."""
 
 import json
 from pathlib import Path

@@ -46,7 +46,7 @@ def test_it_is_reentrant() -> None:
 
 
 def test_it_excludes() -> None:
-    """Threads that count in turns lose no number, also after an error."""
+    """Threads that count in turns lose no number, even after an error."""
     lock, total = FairLock(), 0
 
     def count() -> None:

@@ -79,7 +79,7 @@ def test_records_too_far_inside_a_large_batch_are_left_out(
     assert [one.offset for one in found.records] == [0, 1, 2, 3, 11]
     assert (found.next_offset, found.problem) == (
         12,
-        "Records from offset 4 to 10 are not shown: they are behind the first 1.0 MiB of their batch, uncompressed.",
+        "Records from offset 4 to 10 are not shown: they are after the first 1.0 MiB of their batch, uncompressed.",
     )
     found = read_records(log, 9, 1)
     assert (found.records[0].offset, found.problem[:29]) == (11, "Records from offset 9 to 10 a")

@@ -11,7 +11,7 @@ NONE = Errors.NONE
 
 
 def take_replicas_away(groups: Groups, are_gone: bool = True) -> None:
-    """Make appends fail for want of replicas, or succeed again."""
+    """Make appends fail for lack of replicas, or succeed again."""
     assert groups.topic is not None
     for log in groups.topic.logs:
         log.is_under_min_isr = are_gone

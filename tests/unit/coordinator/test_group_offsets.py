@@ -473,7 +473,7 @@ def test_offsets_go_with_their_topic(groups: Groups) -> None:
 
 
 def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
-    """The deletion of a topic leaves the offsets of a new topic with its name, also after a restart."""
+    """The deletion of a topic leaves the offsets of a new topic with its name, even after a restart."""
     image = FakeImage(t=2)
     groups = Groups(image=image)
     old, new = uuid.UUID(int=1), uuid.UUID(int=2)

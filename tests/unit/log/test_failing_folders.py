@@ -304,7 +304,7 @@ def test_a_partition_that_arrives_in_a_folder_that_has_failed(
 def test_the_ends_of_compactions_are_written_while_another_folder_hangs(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
 ) -> None:
-    """A write in one folder delays neither one in another, nor its close, also if a partition was to move there."""
+    """A write in one folder delays neither one in another, nor its close, even if a partition was to move there."""
     manager, _ = brokers.start((("orders", 2),))
     slow, other = manager._dirs
     entries = {hosted.log_dir: (key, hosted) for key, hosted in manager._hosted.items()}

@@ -115,7 +115,7 @@ def test_the_note_of_an_earlier_move_is_gone_from_the_disk_before_the_next_move(
 
 
 def test_a_folder_that_comes_back_after_two_moves(brokers: Brokers, folders: list[Path], tmp_path: Path) -> None:
-    """A former folder in a log folder that is offline is removed when it returns, also after another move."""
+    """A former folder in a log folder that is offline is removed when it returns, even after another move."""
     folders.append(tmp_path / "c")
     manager = filled(brokers)
     manager.move_partition(*KEY, str(folders[1]))

@@ -203,7 +203,7 @@ def test_damaged_index(tmp_path: Path, suffix: str, content: bytes | None) -> No
 
 
 def test_plausible_but_wrong_index_entry(tmp_path: Path) -> None:
-    """A read notices an entry that points into the middle of a batch, and searches from the start."""
+    """A read detects an entry that points into the middle of a batch, and searches from the start."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, {"index.interval.bytes": 200}, clean=True)
     index = segment(folder, 0, ".index")

@@ -69,7 +69,7 @@ def test_a_transaction_counts_when_it_ends(tmp_path: Path, quorum: FakeQuorum) -
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuorum, is_read: bool) -> None:
-    """The records beside an aborted transaction count once, also if its own were read before its end."""
+    """The records beside an aborted transaction count once, even if its own were read before its end."""
     recorder = Recorder()
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()
@@ -199,7 +199,7 @@ def test_a_replaced_delta_is_freed_at_once() -> None:
 
 
 class Shortage:
-    """One failure of the opening of a file of the metadata log, the n-th from now on, for want of descriptors."""
+    """One failure of the opening of a file of the metadata log, the n-th from now on, for lack of descriptors."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, suffix: str = ".log") -> None:
         self.left, self.suffix, self.thread = number, suffix, "kafka-metadata-loader"

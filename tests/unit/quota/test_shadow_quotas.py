@@ -302,7 +302,7 @@ def test_a_restart_keeps_both(tmp_path: Path) -> None:
 
 
 def test_promoting_is_stored_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A promotion is one batch: if it is refused, the former values are in force, also after a restart."""
+    """A promotion is one batch: if it is refused, the former values are in force, even after a restart."""
     store = Store(tmp_path)
     promote = ("producer_byte_rate", 3.0), ("shadow.producer_byte_rate", None)
     assert store.alter(ALICE, ("producer_byte_rate", 5.0), ("shadow.producer_byte_rate", 3.0)) is None

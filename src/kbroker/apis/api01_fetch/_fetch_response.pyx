@@ -266,7 +266,7 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
     ok = ok and not w.failed
     for i in range(split_count):
         if ok and splits[i].at > at:
-            # The first stretch of memory owns the block, so that it is freed also if a later one finds no memory.
+            # The first stretch of memory owns the block, so that it is freed even if a later one finds no memory.
             ok = request_add_memory(request, w.data + at, splits[i].at - at, owned if at == 0 else NULL)
             at = splits[i].at
         if ok:

@@ -57,7 +57,7 @@ def _count(chosen: int, wanted: int) -> str:
 
 
 def add_partitions(site: Site, form: Query) -> Change:
-    """Return the growth of a topic, which the cluster has validated."""
+    """Return the change that adds partitions to a topic, validated by the cluster."""
     topic = found_topic(site, form)
     total = form.integer("partitions", 0, 1, 2**31 - 1)
 

@@ -1,4 +1,4 @@
-"""XXH3, the hash of 64 bits by which Kafka notices that the topics of a group have changed.
+"""XXH3, the hash of 64 bits by which Kafka detects that the topics of a group have changed.
 
 Seed 0 and the default secret.
 Source: the specification of XXH3 in the xxHash project; Kafka uses it through hash4j (KIP-1101).

@@ -64,7 +64,7 @@ class HeartbeatRequest(NamedTuple):
 class HeartbeatResult(NamedTuple):
     """Response to a heartbeat.
 
-    ``assigned``: None if it is unchanged; ``endpoints``: None if the member knows them; ``missing``: the internal
+    ``assigned``: None if it is unchanged; ``endpoints``: None if the member has them; ``missing``: the internal
     topics to create.
     """
 

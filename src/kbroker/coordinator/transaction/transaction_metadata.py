@@ -58,7 +58,7 @@ VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
     _S.PREPARE_ABORT: frozenset(
         {_S.ONGOING, _S.PREPARE_EPOCH_FENCE, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}
-    ),  # with transaction.version 2 also without anything to abort
+    ),  # with transaction.version 2 even without anything to abort
     _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
     _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
     _S.DEAD: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),

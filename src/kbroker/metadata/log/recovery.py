@@ -51,7 +51,7 @@ FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
 
 #: Losses unless everything was found, by subject.
 _LOST = {
-    "topics": "topics without a folder, and partitions behind the last that has one",
+    "topics": "topics without a folder, and partitions after the last one that has a folder",
     "configs": "configs of topics and brokers",
     "quotas": "client quotas",
     "scram_credentials": "SCRAM users",

@@ -16,7 +16,7 @@ SESSION_MS = 45_000
 
 
 def take_replicas_away(bench: ConsumerGroupBench, are_gone: bool = True) -> None:
-    """Make appends fail for want of replicas, or succeed again."""
+    """Make appends fail for lack of replicas, or succeed again."""
     assert bench.topic is not None
     for log in bench.topic.logs:
         log.is_under_min_isr = are_gone

@@ -357,7 +357,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_members_that_want_the_same_share_their_names() -> None:
-    """Members share topic names, also after a restart: copies for ten thousand members of fifty topics take 180 MiB."""
+    """Members share topic names, even after a restart: copies for ten thousand members of fifty topics take 180 MiB."""
     bench = ConsumerGroupBench(FakeImage(t=1, u=1))
     for member_id in ("a", "b"):
         bench.join(member_id, ["t", "u"])

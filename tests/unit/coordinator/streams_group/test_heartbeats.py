@@ -248,7 +248,7 @@ def test_an_empty_group_changes_its_kind(bench: StreamsGroupBench) -> None:
 def test_endpoints_are_numbered_anew_in_a_converted_group(
     bench: StreamsGroupBench, is_converted: bool, epochs: list[int]
 ) -> None:
-    """The numbers in the responses are those of Apache Kafka 4.3.1; each member learns the endpoints of the others."""
+    """The numbers in the responses are those of Apache Kafka 4.3.1; each member gets the endpoints of the others."""
     if is_converted:
         bench.coordinator.offsets.commit("g", "", None, -1, {("t", 0): CommittedOffset(5, -1, "", 1)})
     found = []

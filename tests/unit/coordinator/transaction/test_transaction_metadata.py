@@ -122,7 +122,7 @@ def test_a_fence_gives_way_to_the_abort() -> None:
 
 
 def test_an_expected_epoch() -> None:
-    """The current epoch is bumped and remembered, the previous one is a retry, and others are fenced."""
+    """The current epoch is bumped and kept, the previous one is a retry, and others are fenced."""
     one = metadata(epoch=4)
     one.complete(one.prepare_increment_epoch(50, 4, 9))
     assert (one.producer_epoch, one.last_producer_epoch, one.timeout_ms) == (5, 4, 50)

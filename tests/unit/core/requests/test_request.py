@@ -23,7 +23,7 @@ def test_context_is_made_and_freed_with_its_request() -> None:
 
 
 def test_frame_that_never_completes_is_released() -> None:
-    """The empty context of a frame that is dropped half way is released too."""
+    """The empty context of a frame that is dropped before its end is released too."""
     assert frames(frame(b"whole") + frame(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
 
 

@@ -247,7 +247,7 @@ def some_rules(chance: random.Random, count: int) -> list[Acl]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_table_decides_as_the_plain_form(seed: int) -> None:
-    """Random rules give equal decisions for every operation, also after half of the rules are removed."""
+    """Random rules give equal decisions for every operation, even after half of the rules are removed."""
     chance = random.Random(seed)
     acls = some_rules(chance, chance.choice([3, 20, 120]))
     everyone = seed % 3 == 0
