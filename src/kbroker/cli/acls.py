@@ -1,11 +1,11 @@
 """`kbroker acls`: access control lists, on any Kafka with an authorizer."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, decorators, json_option
+from kbroker.cli.options import CommandGroup, F, T, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_json, print_rows
 from kbroker.client.acls import REASONS, Acls, describe
 from kbroker.common.security.acls import (
@@ -20,8 +20,6 @@ from kbroker.common.security.acls import (
     java_host,
 )
 from kbroker.common.units import counted
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 OPERATIONS = {one.title: one for one in Operation if one > Operation.ANY}
 RESOURCES = (
@@ -253,9 +251,6 @@ def address_of(host: str, expected: str) -> None:
     except ValueError:
         message = f"expected {expected}, such as 10.0.0.7 or ::1, got {host!r}"
         raise click.BadParameter(message, param_hint="--host") from None
-
-
-T = TypeVar("T")
 
 
 def need(found: T, options: str) -> T:

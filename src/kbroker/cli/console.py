@@ -32,13 +32,7 @@ TOKEN = r"[!-~]{16,1024}"  # can be sent in a header
     "the variable.  [default: generated if --command-config has credentials]",
 )
 @registry_options
-def console(
-    bootstrap_server: str,
-    listen: str,
-    edit: bool,
-    token: str | None,
-    registry: RegistryOptions,
-) -> None:
+def console(bootstrap_server: str, listen: str, edit: bool, token: str | None, registry: RegistryOptions) -> None:
     """Serve the web console of a Kafka cluster until Ctrl-C.
 
     The pages show and change what Kafka's protocol offers, with the credentials of --command-config. A broker of

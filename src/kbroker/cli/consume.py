@@ -34,9 +34,7 @@ class _Source(Protocol):
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=topic_names)
 @bootstrap_option
 @click.option(
-    "--regex",
-    is_flag=True,
-    help="Take each TOPIC as a regular expression of whole names, without internal topics.",
+    "--regex", is_flag=True, help="Take each TOPIC as a regular expression of whole names, without internal topics."
 )
 @click.option("--from-beginning", is_flag=True, help="Start at the first record, not at the end.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this offset of each partition.")

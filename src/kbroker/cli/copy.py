@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kbroker.cli.name_completion import topic_names
-from kbroker.cli.options import bootstrap_option, connect, connect_with, json_option, key_values
+from kbroker.cli.options import FILE, bootstrap_option, connect, connect_with, json_option, key_values
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.progress_display import ProgressDisplay
 from kbroker.client.producer import CODECS
@@ -21,7 +21,7 @@ from kbroker.common.units import counted
 @click.option("--to", "target_server", required=True, metavar="HOST:PORT[,...]", help="Brokers of the target cluster.")
 @click.option(
     "--to-config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Properties file for the client of the target, as --command-config for the source.",
 )
@@ -80,10 +80,7 @@ def copy(
     if bool(topics) == is_all:
         raise click.UsageError(f"expected either TOPIC or --all, got {'both' if topics else 'neither'}")
     new_names = key_values(renames, "--rename")
-    with (
-        connect(bootstrap_server) as source,
-        connect_with(to_config, target_server, ("--to-config", "--to")) as target,
-    ):
+    with connect(bootstrap_server) as source, connect_with(to_config, target_server, ("--to-config", "--to")) as target:
         names = topics or tuple(Admin(source).list_topics())
         if unknown := sorted(set(new_names) - set(names)):
             raise click.BadParameter(f"{unknown[0]} is not one of the topics to copy", param_hint="--rename")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kbroker.cli.options import CommandGroup, json_option
+from kbroker.cli.options import FILE, FOLDER, CommandGroup, json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json, print_table, utf8
 from kbroker.common.units import counted
 from kbroker.log.checkpoints import uuid_to_text
@@ -16,8 +16,6 @@ from kbroker.log.tools.verify import verify as verify_folder
 from kbroker.metadata.log.recovery import damage_of, recover
 
 DAMAGED_STATUS = 3
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group(cls=CommandGroup)

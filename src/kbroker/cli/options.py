@@ -20,6 +20,8 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 EXIT_DIFFERENT = 3  # of a `diff` with --exit-code
 COMMAND_CONFIG = "kbroker.command_config"
@@ -156,7 +158,7 @@ def command_config_option(command: F) -> F:
     """`--command-config`, or KBROKER_COMMAND_CONFIG, which `connect` looks up."""
     return click.option(
         "--command-config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         envvar="KBROKER_COMMAND_CONFIG",
         show_envvar=True,
         metavar="FILE",

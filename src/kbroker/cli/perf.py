@@ -36,7 +36,7 @@ from kbroker.cli.perf_reports import (
     latency_lines,
     per_second,
 )
-from kbroker.cli.produce import ACKS
+from kbroker.cli.produce import ACKS, acks_option
 from kbroker.cli.progress_display import ProgressDisplay, Step
 from kbroker.client import perf_clients
 from kbroker.client.perf_clients import LIBRDKAFKA, OWN
@@ -69,6 +69,14 @@ class _Run(NamedTuple):
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--command-config") from None
         return {**settings, **connection, **self.extra}
+
+    @contextmanager
+    def begun(self, name: str) -> Iterator[tuple[Cluster, Step]]:
+        """Connect, so that a broker that does not respond is an error at once with either client; show a bar."""
+        display = ProgressDisplay(quiet=not sys.stderr.isatty())
+        with connect(self.bootstrap_server) as cluster, display.step(name, self.num_records, "records") as step:
+            cluster.fetch_metadata([])
+            yield cluster, step
 
 
 def perf_options(default_records: int) -> Callable[[Callable[..., None]], Any]:
@@ -122,19 +130,10 @@ def perf() -> None:
 @click.option(
     "--throughput", type=Finite(-1), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
 )
-@click.option(
-    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
-)
+@acks_option
 @click.option("--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression.")
 @interval_option
-def produce(
-    run: _Run,
-    record_size: int,
-    throughput: float,
-    acks: str,
-    codec: str,
-    reporting_interval: int,
-) -> None:
+def produce(run: _Run, record_size: int, throughput: float, acks: str, codec: str, reporting_interval: int) -> None:
     """Send records to TOPIC as fast as possible, or at a rate.
 
     Prints the lines of kafka-producer-perf-test, and a histogram of the latencies: from the call that sends a record
@@ -145,7 +144,7 @@ def produce(
     def on_acknowledged(seconds: float) -> None:
         stats.add(seconds, record_size)
 
-    with _cluster(run.bootstrap_server) as cluster, _progress("producing", run.num_records) as step:
+    with run.begun("producing") as (cluster, step):
         producer: perf_clients.PerfProducer
         if run.client == LIBRDKAFKA:
             config = run.config(**{"acks": acks, "compression.type": codec})
@@ -203,7 +202,7 @@ def consume(
     byte_count = record_count = 0
     last_bytes = last_records = 0
     begin_ms = window_ms = clock.wall_ms()
-    with _cluster(run.bootstrap_server) as cluster, _progress("consuming", run.num_records) as step:
+    with run.begun("consuming") as (cluster, step):
         consumer: perf_clients.PerfConsumer
         if run.client == LIBRDKAFKA:
             consumer = perf_clients.LibrdkafkaConsumer(
@@ -250,17 +249,13 @@ def consume(
 @click.option(
     "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Replicas that must acknowledge."
 )
-def latency(
-    run: _Run,
-    record_size: int,
-    acks: str,
-) -> None:
+def latency(run: _Run, record_size: int, acks: str) -> None:
     """Send single records to TOPIC, and read each back before the next.
 
     Creates a topic that does not exist. Prints the lines of kafka-e2e-latency, and a histogram.
     """
     clock, latencies = wall_clock(), Latencies(run.num_records)
-    with _cluster(run.bootstrap_server) as cluster, _progress("measuring", run.num_records) as step:
+    with run.begun("measuring") as (cluster, step):
         partitions = _made(cluster, run.topic, err=run.as_json)
         producer, consumer = _pair(run, cluster, partitions, acks, clock)
         try:
@@ -355,21 +350,6 @@ def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[
     for problem in perf_clients.impossible_properties(properties):
         raise click.BadParameter(problem, param_hint="--client-property")
     return name, properties
-
-
-@contextmanager
-def _cluster(bootstrap_server: str) -> Iterator[Cluster]:
-    """Connect, so that a broker that does not respond is an error at once with either client."""
-    with connect(bootstrap_server) as cluster:
-        cluster.fetch_metadata([])
-        yield cluster
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[Step]:
-    """Show a bar, on a terminal."""
-    with ProgressDisplay(quiet=not sys.stderr.isatty()).step(name, total, "records") as step:
-        yield step
 
 
 def _rates(records: int, byte_count: int, elapsed_ms: int) -> dict[str, Any]:

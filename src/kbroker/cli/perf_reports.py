@@ -150,10 +150,7 @@ def consume_progress_line(
 def latency_lines(latencies: Latencies) -> list[str]:
     """Return the last lines of kafka-e2e-latency."""
     p50, _, p99, p999 = map(int, latencies.quantiles_ms())
-    return [
-        f"Avg latency: {latencies.mean_ms():.4f} ms",
-        f"Percentiles: 50th = {p50}, 99th = {p99}, 99.9th = {p999}",
-    ]
+    return [f"Avg latency: {latencies.mean_ms():.4f} ms", f"Percentiles: 50th = {p50}, 99th = {p99}, 99.9th = {p999}"]
 
 
 def histogram_lines(rows: Sequence[tuple[float, int]]) -> list[str]:

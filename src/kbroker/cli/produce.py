@@ -26,6 +26,10 @@ _Encode = Callable[[int, "bytes | None", "bytes | None"], "tuple[bytes | None, b
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
 
+acks_option = click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
+)
+
 
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
@@ -55,9 +59,7 @@ READ_BYTES = 1 << 16
 @click.option(
     "--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression of the batches."
 )
-@click.option(
-    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
-)
+@acks_option
 @click.option("--idempotent", is_flag=True, help="Write no duplicate when a batch is retried (needs --acks all).")
 @click.option(
     "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Maximum bytes of a batch."
@@ -172,10 +174,7 @@ def _encoder(
         except (UnencodableError, UnicodeDecodeError, MissingPackageError) as error:
             raise click.ClickException(f"line {number}: the {'key' if is_key else 'value'}: {error}") from None
 
-    return lambda number, key, value: (
-        part(number, key, key_encoder, True),
-        part(number, value, value_encoder, False),
-    )
+    return lambda number, key, value: (part(number, key, key_encoder, True), part(number, value, value_encoder, False))
 
 
 def _header(word: str) -> tuple[str, bytes]:

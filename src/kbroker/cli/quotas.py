@@ -1,10 +1,10 @@
 """`kbroker quotas`: list, describe, set, remove, resolve, apply and diff client quotas, on any Kafka; their shadows."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -12,6 +12,7 @@ from kbroker.cli.options import (
     EXIT_DIFFERENT,
     CommandGroup,
     EntityName,
+    F,
     bootstrap_option,
     connect,
     decorators,
@@ -35,13 +36,10 @@ from kbroker.common.quota_limits import check_key, parse_limit
 from kbroker.common.quotas import QuotaEntity, enforced_key, shadow_key
 from kbroker.common.similar_names import did_you_mean
 
-F = TypeVar("F", bound=Callable[..., Any])
 Names = dict[str, str | None]
 
 KINDS, IP = ("user", "client-id", "ip"), "ip"
 BAD_REQUEST = 400
-
-
 USER_NAME, CLIENT_NAME, ADDRESS = EntityName("user"), EntityName("client-id"), EntityName("ip")
 
 

@@ -6,18 +6,16 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kbroker.cli.options import decorators
+from kbroker.cli.options import FILE, F, decorators
 
 if TYPE_CHECKING:
     from kbroker.client.schema_registry import SchemaRegistry
     from kbroker.decoders.decoders import Decoders
     from kbroker.decoders.expression import Expression
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Names of decoders, for --help; a test compares them with those of kbroker.decoders, which is imported when needed.
 DECODERS = (
@@ -119,7 +117,7 @@ def registry_options(command: F) -> F:
             "--registry-ca",
             envvar="KBROKER_REGISTRY_CA",
             show_envvar=True,
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=FILE,
             metavar="FILE",
             help="Certificates (PEM) of the authorities that may sign the registry's.",
         ),

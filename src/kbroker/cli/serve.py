@@ -16,12 +16,7 @@ from kbroker.cli.options import key_values
     help="Address to listen on; port 0 picks a free port. Repeatable.",
 )
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data (log.dirs), or several: A,B.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The same as FILE.",
-)
+@click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="The same as FILE.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a config, over all other sources. Repeatable."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import CommandGroup, decorators, json_option, wall_clock
+from kbroker.cli.options import FILE, FOLDER, CommandGroup, decorators, json_option, wall_clock
 from kbroker.cli.output import print_done, print_json
 
 if TYPE_CHECKING:
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from kbroker.log.checkpoints import MetaProperties
 
 NOT_FORMATTED_STATUS = CANNOT_SERVE_STATUS = 1
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 CONFIG = click.option(
     "--config",
     "-c",
     "config_file",
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Properties file of the node, such as Kafka's server.properties.",
 )

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from kbroker.cli.acls import principal_of
-from kbroker.cli.options import CommandGroup, Duration, bootstrap_option, connect, decorators, json_option
+from kbroker.cli.options import CommandGroup, Duration, F, bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_done, print_json, print_table
 from kbroker.client.tokens import AT_ONCE, BROKERS_DEFAULT, SecretToken, Tokens, hmac_of
 from kbroker.common.security.delegation_token import Principal
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 YEAR_10000_MS = 253_402_300_800_000
 HEAD = ["TOKEN", "OWNER", "REQUESTER", "RENEWERS", "ISSUED", "EXPIRES", "MAX"]

@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from kbroker.cli.name_completion import topic_names
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, dry_run_option, json_option, key_values
+from kbroker.cli.options import CommandGroup, T, bootstrap_option, connect, dry_run_option, json_option, key_values
 from kbroker.cli.output import fields, json_rows, note, print_deleted, print_json, print_rows, print_table
 from kbroker.client.admin import EARLIEST, Admin, MutationThrottledError, NewTopic, own_configs
 from kbroker.common.configs.config_resource import ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.log.checkpoints import uuid_to_text
-
-T = TypeVar("T")
 
 SHORTEST_WAIT_MS = 100
 

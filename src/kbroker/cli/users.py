@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.options import CommandGroup, bootstrap_option, connect, json_option
+from kbroker.cli.options import FILE, CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_done, print_rows
 from kbroker.client.users import Users, check_name
 
@@ -44,7 +44,7 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
 )
 @click.option(
     "--password-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="File whose first line is the password.  [default: prompt]",
 )
 @json_option

@@ -166,15 +166,8 @@ def _threads(found: dict[str, Any]) -> None:
     busy = [t for t in found["threads"] if t["cpu_share"] is not None][:8]
     idle = found["handlers_idle_share"]
     _title(f"THREADS (handlers idle {percent(idle)}; over {short_time(found['threads_window_ms'])})")
-    rows = [
-        [
-            printable(thread_name(thread["name"]), 40),
-            percent(thread["cpu_share"]),
-            percent(thread["runnable_share"]),
-            percent(thread["idle_share"]),
-        ]
-        for thread in busy
-    ]
+    shares = ("cpu_share", "runnable_share", "idle_share")
+    rows = [[printable(thread_name(one["name"]), 40), *(percent(one[share]) for share in shares)] for one in busy]
     print_table(["THREAD", "ON A CORE", "IN LINE", "IDLE"], rows, right=[1, 2, 3])
 
 
