@@ -5,7 +5,7 @@ import re
 from kbroker.common.errors import UserError
 
 _FRAMES = re.compile(r"\n\s+0: ")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ARROW = re.compile(r"\s*\u21b3\s*")  # between an error and its cause
 
 
@@ -53,5 +53,5 @@ def reason_of_store(error: Exception | str) -> str:
 
 def reason_of_delta(error: Exception | str) -> str:
     """Return the message of an exception of delta-rs in one line, without colours and the frames of a stack."""
-    text = _ARROW.sub(": ", _COLOURS.sub("", _FRAMES.split(str(error), maxsplit=1)[0]))
+    text = _ARROW.sub(": ", COLOURS.sub("", _FRAMES.split(str(error), maxsplit=1)[0]))
     return " ".join(text.split())[:500]

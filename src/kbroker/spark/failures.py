@@ -10,7 +10,6 @@ from kbroker.spark.errors import NEEDS_CREDENTIALS, NO_CREDENTIALS, NO_WORKER, P
 
 T = TypeVar("T")
 
-MAX_CHARACTERS = 500
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
 #: Not py4j's own, which only reports that Java raised an exception: Java's message states the reason.
 #: Behind an error of delta-rs come its causes, a line with an arrow for each.
@@ -123,16 +122,12 @@ def cause(text: str) -> str:
     for pattern in (_OURS, _PYTHON, _CAUSED, _JAVA):
         found = pattern.findall(inner)
         if found:
-            return _short(found[-1])
+            return reason_of_delta(found[-1])
     of_java = _AFTER_CALL.search(inner)  # an exception without a package, such as Hadoop's of a command that failed
     if of_java is not None:
-        return _short(" ".join(of_java[1].split()))
+        return reason_of_delta(" ".join(of_java[1].split()))
     lines = inner.strip().splitlines()
-    return _short(lines[0]) if lines else "no reason was given"
-
-
-def _short(text: str) -> str:
-    return reason_of_delta(text)[:MAX_CHARACTERS]
+    return reason_of_delta(lines[0]) if lines else "no reason was given"
 
 
 def is_of_spark(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ def refusal(streaming: bool = False, base: dict[str, str] = BASE, **more: str) -
 def test_defaults_are_the_official_ones() -> None:
     """A batch query reads from earliest to latest, a stream begins at latest, and data loss is an error."""
     batch, stream = read(), read(streaming=True)
-    assert (batch.start, batch.end, stream.start) == (Positions.earliest(), Positions.latest(), Positions.latest())
+    assert (batch.start, batch.end, stream.start) == (Positions("earliest"), Positions("latest"), Positions("latest"))
     assert batch.fail_on_data_loss
     assert not batch.fetch.read_committed
     assert batch.columns == COLUMNS[:-1]

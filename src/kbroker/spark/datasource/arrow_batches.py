@@ -22,12 +22,13 @@ TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", HEADER)),
 }
+#: Columns of the native decoder, in the order of its result.
 NATIVE = {
-    "key": native.KEY,
-    "value": native.VALUE,
     "offset": native.OFFSET,
     "timestamp": native.TIMESTAMP,
     "timestampType": native.TIMESTAMP_TYPE,
+    "key": native.KEY,
+    "value": native.VALUE,
     "headers": native.HEADERS,
 }
 
@@ -57,15 +58,8 @@ class BatchBuilder:
 
     def take(self) -> Any:
         """Return the gathered records as a `pyarrow.RecordBatch`, and begin the next one."""
-        rows, offsets, timestamps, types, keys, values, headers = self.gathered.take()
-        made = {
-            "offset": offsets,
-            "timestamp": timestamps,
-            "timestampType": types,
-            "key": keys,
-            "value": values,
-            "headers": headers,
-        }
+        rows, *buffers = self.gathered.take()
+        made = dict(zip(NATIVE, buffers, strict=True))
         arrays = [
             self._repeat(name, rows) if name in self._constants else _array(name, rows, made[name])
             for name in self._columns

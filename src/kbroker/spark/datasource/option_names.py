@@ -76,15 +76,7 @@ _REFUSED = {
 }
 REFUSED = {name.lower(): f"{name} {why}" for name, why in _REFUSED.items()}
 OF_ANOTHER_KIND = {
-    **{
-        name.lower(): (name, "is for reading; remove it from the writer")
-        for name in READ_OPTIONS
-        if name not in WRITE_OPTIONS
-    },
-    **{
-        name.lower(): (name, "is for writing; remove it from the reader")
-        for name in WRITE_OPTIONS
-        if name not in READ_OPTIONS
-    },
+    **{name.lower(): (name, "is for reading; remove it from the writer") for name in READ_OPTIONS},
+    **{name.lower(): (name, "is for writing; remove it from the reader") for name in WRITE_OPTIONS},
+    "topic": ("topic", "is for writing; to read, name topics with subscribe"),
 }
-OF_ANOTHER_KIND["topic"] = ("topic", "is for writing; to read, name topics with subscribe")

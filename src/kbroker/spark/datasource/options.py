@@ -23,6 +23,7 @@ from kbroker.spark.datasource.option_names import (
     READ_OPTIONS,
     REFUSED,
     SECURITY_SETTINGS,
+    TOPIC_CHOICES,
     WRITE_OPTIONS,
 )
 from kbroker.spark.datasource.positions import Positions, parse_json_object, parse_positions, parse_timestamps
@@ -274,7 +275,7 @@ def _client(given: _Given) -> ClientOptions:
 
 
 def _topics(given: _Given) -> Topics:
-    chosen = [name for name in ("assign", "subscribe", "subscribePattern") if name in given.values]
+    chosen = [name for name in TOPIC_CHOICES if name in given.values]
     if len(chosen) != 1:
         got = " and ".join(chosen) or "none"
         raise PipelineError(f"exactly one of assign, subscribe and subscribePattern must be given, got {got}")
@@ -326,8 +327,8 @@ def _columns(given: _Given) -> tuple[str, ...]:
 
 
 def _starts(given: _Given, streaming: bool) -> tuple[Positions, Positions]:
-    start = _position(given, "starting", Positions.latest() if streaming else Positions.earliest())
-    end = _position(given, "ending", Positions.latest())
+    start = _position(given, "starting", Positions("latest" if streaming else "earliest"))
+    end = _position(given, "ending", Positions("latest"))
     if not streaming and (start.symbol == "latest" or LATEST in start.offsets.values()):
         raise PipelineError("startingOffsets: latest (-1) is for streams; a batch query would read nothing")
     if end.symbol == "earliest" or EARLIEST in end.offsets.values():

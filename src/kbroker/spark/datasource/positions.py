@@ -32,14 +32,6 @@ class Positions:
     strict: bool = False
     option: str = ""
 
-    @classmethod
-    def earliest(cls) -> Positions:
-        return cls(symbol="earliest")
-
-    @classmethod
-    def latest(cls) -> Positions:
-        return cls(symbol="latest")
-
 
 def parse_positions(option: str, text: str) -> Positions:
     """Read startingOffsets or endingOffsets. Raises: PipelineError with an example."""

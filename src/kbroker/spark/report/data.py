@@ -53,9 +53,9 @@ class ReportData:
     totals: dict[str, int]
     throttles: Throttles
     held: list[tuple[str, list[float]]]
-    recommendation: Recommendation | None
-    current: Quotas | None
-    proposed: Quotas | None
+    recommendation: Recommendation | None = None
+    current: Quotas | None = None
+    proposed: Quotas | None = None
 
     @property
     def bin_starts(self) -> list[int]:

@@ -18,13 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.spark.errors import PipelineError
+from kbroker.spark.errors import COLOURS, PipelineError
 
 COMMAND = "kbroker pipeline jars"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"  # the default of Maven 3.8
 FETCH_SECONDS = 600.0
 _FOLDER_VARIABLE = "KBROKER_SPARK_JARS"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Jar(NamedTuple):
@@ -186,7 +185,7 @@ def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
     except subprocess.TimeoutExpired as error:
         raise PipelineError(f"Maven did not end within {FETCH_SECONDS:g} s; is a registry within reach?") from error
     if done.returncode != 0:
-        raise PipelineError(_reason(_COLOURS.sub("", done.stdout + done.stderr)))
+        raise PipelineError(_reason(COLOURS.sub("", done.stdout + done.stderr)))
     for jar in wanted:
         if not (output / jar.file_name).is_file():
             raise PipelineError(f"Maven ended without an error, but fetched no {jar.file_name}")

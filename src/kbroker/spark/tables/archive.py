@@ -18,15 +18,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.executors import require_server
 from kbroker.spark.tables.delta_table import TOPIC, TableInfo
-from kbroker.spark.tables.log_reader import (
-    POSITION,
-    RAW,
-    REASON,
-    SOURCE,
-    LogSource,
-    evaluated_once,
-    load_topic,
-)
+from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, evaluated_once, load_topic
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.tables.table_stream import Ingested, StreamOptions

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from kbroker.spark.errors import PipelineError, reason_of_store
 from kbroker.spark.shared_folder import settles
-from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
+from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -379,7 +379,8 @@ class Table:
         missing: list[str] = []
 
         def all_there() -> bool:
-            missing[:] = missing_files(self.place, wanted)
+            sizes = self.place.sizes([path for path, _ in wanted])
+            missing[:] = [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]
             return not missing
 
         if not settles(all_there):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kbroker.spark.tables.delta_table import REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
+from kbroker.spark.tables.delta_table import HOUR_US, REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
 from kbroker.spark.tables.table_place import TablePlace, write_bytes
 
 #: Columns for the place of a row: hours since 1970, and the bucket. Files are written in this order.
@@ -64,8 +64,7 @@ def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.Re
 
 def write_table_file(place: TablePlace, kind: str, like: DataFile, rows: pa.Table, now_ms: int) -> DataFile:
     """Write a file of the hour and bucket of another file. Args: `now_ms`: since 1970."""
-    hour = int(datetime.fromisoformat(like.date).replace(tzinfo=timezone.utc).timestamp()) // 3600 + like.hour
-    new = _File(place, kind, COMPACTED, hour, like.bucket)
+    new = _File(place, kind, COMPACTED, like.end_us // HOUR_US - 1, like.bucket)
     for batch in rows.to_batches(max_chunksize=ROW_GROUP_ROWS):
         new.write(batch)
     return data_file(new.close(), kind, now_ms)

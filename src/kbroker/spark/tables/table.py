@@ -15,16 +15,7 @@ from kbroker.spark.locations import spark_path
 from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
 from kbroker.spark.shared_folder import require_shared
 from kbroker.spark.tables import log_schema
-from kbroker.spark.tables.delta_table import (
-    HOUR_US,
-    PLACE,
-    REQUEST_LOG,
-    TIME,
-    TOPIC,
-    DataFile,
-    Table,
-    TableInfo,
-)
+from kbroker.spark.tables.delta_table import HOUR_US, PLACE, REQUEST_LOG, TIME, TOPIC, DataFile, Table, TableInfo
 from kbroker.spark.tables.file_reader import read_rows
 from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, WRITTEN, data_file, write_files
 from kbroker.spark.tables.table_layout import ORDER, Written

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from kbroker.common.units import counted
 from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, VIEWS
@@ -40,12 +41,7 @@ class Compacted:
     deleted: int = 0
 
     def __add__(self, other: Compacted) -> Compacted:
-        return Compacted(
-            self.hours + other.hours,
-            self.files_before + other.files_before,
-            self.files_after + other.files_after,
-            self.deleted + other.deleted,
-        )
+        return Compacted(*map(add, astuple(self), astuple(other)))
 
     def line(self) -> str:
         """Return the result in words."""

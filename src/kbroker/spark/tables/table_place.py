@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -245,10 +245,3 @@ def write_bytes(stream: Any, content: bytes) -> None:
     """Write to a stream of `TablePlace.output`."""
     for start in range(0, len(content), PIECE_BYTES):
         stream.write(content[start : start + PIECE_BYTES])
-
-
-def missing_files(place: TablePlace, files: Iterable[tuple[str, int]]) -> list[str]:
-    """Return those of some files, given with their sizes in bytes, that the store lacks or has with another size."""
-    wanted = list(files)
-    sizes = place.sizes([path for path, _ in wanted])
-    return [path for (path, size), found in zip(wanted, sizes, strict=True) if found != size]

@@ -22,7 +22,6 @@ from kbroker.spark.usage_views.usage import ENTITY
 from kbroker.spark.watch.minutes import MINUTE_S, THROTTLES, USAGE
 from kbroker.spark.watch.views import throttles_of_views, usage_of
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OVER_TIME = ("requests", "request_bytes", "response_bytes")
 
 
@@ -37,7 +36,7 @@ def write_live_page(
     data = gather_views(spark, table, span_ms)
     if data is None:
         return False
-    made_at = _EPOCH + timedelta(milliseconds=(clock or SystemClock()).wall_ms())
+    made_at = datetime.fromtimestamp((clock or SystemClock()).wall_ms() / 1000, timezone.utc)
     write_page(output, render(data, made_at, again_s=max(1, every_ms // 1000)))
     return True
 
@@ -94,9 +93,6 @@ def _gathered(rows: DataFrame, table: Table, start: int, bin_s: int, bins: int, 
         **sums_of_clients(ranked, everything, bins, TOP, _OVER_TIME),
         throttles=throttled,
         held=held,
-        recommendation=None,
-        current=None,
-        proposed=None,
     )
 
 

@@ -11,11 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kbroker.spark.usage_views import throttles
-from kbroker.spark.usage_views.usage import SUMMED, day_of, measured, second_of
+from kbroker.spark.usage_views.usage import DAY_S, SUMMED, day_of, measured, second_of
 
 USAGE, THROTTLES, CONNECTION = "usage", "throttles", "connection"
 MINUTE_S = 60
-DAY_S = 86_400
 AHEAD_S = 600
 
 #: Keys of a row of the state. `second` of a usage, of a throttle's minute, of a connection's day.
