@@ -344,11 +344,7 @@ class Console:
             raise PageError(403, "This form came from another site's page, or without its origin.")
 
     def _sign_in_page(self, request: HttpRequest, problem: str, status: int = 200) -> HttpResponse:
-        values = {
-            "problem": problem,
-            "has_token": self._access.has_token,
-            "has_users": self._passwords is not None,
-        }
+        values = {"problem": problem, "has_token": self._access.has_token, "has_users": self._passwords is not None}
         return self._response(request, "sign-in", View("Sign in", "sign_in.html", values, status), is_part=False)
 
     def _sign_in(self, request: HttpRequest, form: Query) -> HttpResponse:

@@ -146,10 +146,7 @@ def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, in
 def delete(site: Site, form: Query) -> Change:
     """Return the deletion of a topic with all its records."""
     topic = found_topic(site, form)
-    lines = [
-        Difference("topic", topic.name, None),
-        Difference("partitions", f"{len(topic.partitions):,}", None),
-    ]
+    lines = [Difference("topic", topic.name, None), Difference("partitions", f"{len(topic.partitions):,}", None)]
     notes = ["All its records, configs and the offsets of its groups are deleted for good."]
     if topic.is_internal:
         notes.append("It is an internal topic: the cluster keeps its own state in it.")
