@@ -105,8 +105,8 @@ def test_nodes_of_a_cluster(tmp_path: Path, settings: dict[str, str], sentence: 
     check_refused(tmp_path, settings, sentence, ConfigError)
 
 
-def test_a_broker_of_a_cluster_without_its_metadata(tmp_path: Path) -> None:
-    """A folder with partitions but without a metadata log is refused."""
+def test_a_broker_of_a_cluster_without_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with partitions but without a metadata log is refused, and the remedy names a relative folder once."""
     served(tmp_path, {})
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020}.log").touch()
@@ -115,6 +115,8 @@ def test_a_broker_of_a_cluster_without_its_metadata(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").rmdir()
     (tmp_path / "bootstrap.checkpoint").unlink()
     check_refused(tmp_path, {}, "__cluster_metadata-0 is missing, but")
+    monkeypatch.chdir(tmp_path)
+    check_refused(tmp_path, {"log.dirs": "."}, f"'kbroker log recover-metadata {tmp_path}'")
 
 
 def append(folder: Path, batch: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ class BrokerMetadata(NodeLife):
 
     def _opened(self, clock: BaseClock) -> Controller:
         config, logs, home = self._config, self._logs, self._logs.metadata_dir
-        others = [path for path in map(Path, config.log_dirs) if path != home.path]
+        others = [path for path in map(Path, map(os.path.abspath, config.log_dirs)) if path != home.path]
         storage, image = open_metadata(home.path, others, home.directory_id, config, clock, is_clean=home.was_clean)
         self._log = storage.log
         controller = Controller(config.node_id, logs.cluster_id, storage, image)

@@ -21,7 +21,8 @@ from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.partition_registration import UNASSIGNED
 from kbroker.metadata.log.folder_reader import FolderMetadata, read_metadata
 from kbroker.metadata.log.former_file import refusal
-from kbroker.metadata.log.metadata_log import MetadataLogError
+from kbroker.metadata.log.metadata_log import FOLDER_NAME, LogFiles, MetadataLogError
+from kbroker.metadata.log.opening import has_recovered_records
 from kbroker.metadata.log.servable import check_quorum, obstacles
 from kbroker.metadata.records.control_records import Voter
 
@@ -111,6 +112,8 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
             fault = fault or f"{error}; restore it from a backup"
         except MetadataLogError as error:
             fault = fault or str(error)
+    if metadata is not None and _is_lost(metadata.log_dir, folders):
+        metadata = None
     first = next(iter(owners.values()), None)
     for folder, owner in owners.items():
         if first is not None and (owner.cluster_id, owner.node_id) != (first.cluster_id, first.node_id):
@@ -121,6 +124,14 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
     if metadata is not None and first is not None:
         strays, missing, doubles = _compare(folders, metadata.image, first.node_id)
     return LogFolders(folders, owners, metadata, fault, strays, missing, doubles)
+
+
+def _is_lost(log_dir: Path, folders: Sequence[Path]) -> bool:
+    """Return whether a start would refuse an empty metadata log beside partitions."""
+    others = [folder for folder in folders if folder != log_dir]
+    if not LogFiles(log_dir).is_empty or has_recovered_records(log_dir, others):
+        return False
+    return any(path.name != FOLDER_NAME for folder in folders for path in partition_folders(folder))
 
 
 def _compare(

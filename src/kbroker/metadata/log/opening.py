@@ -79,11 +79,9 @@ def open_metadata(
                 f"{folder} has no metadata log, but {other} has it: set metadata.log.dir={other}, or name that folder "
                 "first in log.dirs"
             )
-        has_first = (folder / BOOTSTRAP_CHECKPOINT).exists()
-        # a log that had content and is lost has no folder; a folder with the first voters may be all that was written
-        if not (has_first and (folder / FOLDER_NAME).exists() and is_known_cluster(bootstrap_records(folder, others))):
+        if not has_recovered_records(folder, others):
             _check_no_partitions(folders)
-        if not has_first:
+        if not (folder / BOOTSTRAP_CHECKPOINT).exists():
             write(feature_records(SERVED_LEVELS))
     log = MetadataLog(folder, config, clock, is_clean=is_clean, others=others)
     try:
@@ -96,6 +94,15 @@ def open_metadata(
 def folder_with_log(log_dirs: Iterable[Path]) -> Path | None:
     """Return the first of the log folders that has a metadata log with content, sound or not; None without any."""
     return next((one for one in log_dirs if not LogFiles(one).is_empty), None)
+
+
+def has_recovered_records(folder: Path, others: Sequence[Path]) -> bool:
+    """Return whether an empty metadata log begins with topics of ``log recover-metadata``. Raises: MetadataLogError.
+
+    A log that had content and is lost has no folder; a folder with the first voters may be all that was written.
+    """
+    has_both = (folder / BOOTSTRAP_CHECKPOINT).exists() and (folder / FOLDER_NAME).exists()
+    return has_both and is_known_cluster(bootstrap_records(folder, others))
 
 
 def _check_no_partitions(folders: Sequence[Path]) -> None:

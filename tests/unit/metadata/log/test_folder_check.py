@@ -419,7 +419,8 @@ def test_transactions_of_records(folder: Folder) -> None:
 
 def test_folders_without_metadata(tmp_path: Path) -> None:
     """Folders that are empty, of an earlier kbroker, without metadata or without an owner have their own findings."""
-    found: dict[str, Any] = {name: tmp_path / name for name in ("empty", "old", "bare", "unowned", "unreadable")}
+    names = ("empty", "old", "bare", "lost", "unowned", "unreadable")
+    found: dict[str, Any] = {name: tmp_path / name for name in names}
     for path in found.values():
         path.mkdir()
 
@@ -432,10 +433,12 @@ def test_folders_without_metadata(tmp_path: Path) -> None:
     (found["old"] / "kbroker-metadata.db").touch()
     for server in ("4.3", KBROKER):
         assert obstacles("old", server)[0].startswith(f"{found['old']}/kbroker-metadata.db has the metadata of a")
-    (found["bare"] / "orders-0").mkdir()
-    write_partition_metadata(found["bare"] / "orders-0", TOPIC_ID)
-    for server in ("4.3", KBROKER):
-        assert obstacles("bare", server)[0].startswith("the metadata is missing: name the folder of the metadata log")
+    format_folders([found["lost"]], found["lost"], cluster_id="c", node_id=1, now_ms=NOW_MS)
+    for name in ("bare", "lost"):
+        (found[name] / "orders-0").mkdir()
+        write_partition_metadata(found[name] / "orders-0", TOPIC_ID)
+        for server in ("4.3", KBROKER):
+            assert obstacles(name, server)[0].startswith("the metadata is missing: name the folder of the metadata log")
     format_folders([found["unowned"]], found["unowned"], cluster_id="c", node_id=1, now_ms=NOW_MS)
     (found["unowned"] / "meta.properties").unlink()
     assert obstacles("unowned") == ["meta.properties is missing: restore it from a backup"]
