@@ -90,7 +90,7 @@ def plain_options(words: Sequence[str]) -> Options | None:
             return None
         settings[key.strip()] = value.strip()
     folders, files = values["--data-dir"], values["--config"] + named
-    if len(files) > 1 and named:
+    if (len(files) > 1 and named) or (folders and in_memory):
         return None
     paths = [path for path in folders + files if os.path.exists(path)]
     if any(os.path.isdir(path) != (path in folders) or not os.access(path, os.R_OK) for path in paths):

@@ -14,6 +14,7 @@ import pytest
 from kbroker.cli import ended_by
 from kbroker.cli.output import print_table, styled
 from kbroker.common.quota_limits import limit_text, parse_limit
+from kbroker.serving import plain_options
 from tests.support import cli as cli_support
 from tests.support import need
 
@@ -101,6 +102,14 @@ def test_a_missing_option_is_named(words: str, message: str) -> None:
     """The error precedes any connection, and no prompt is written where there is no terminal."""
     result = run(*words.split(), "-b", "127.0.0.1:1")
     assert (result.exit_code, result.stderr.splitlines()[0]) == (2, f"kbroker: {message}")
+
+
+def test_a_folder_of_a_broker_in_memory_is_refused() -> None:
+    """A broker in memory would write nothing to the folder that the same command names."""
+    words = ["--data-dir", "data", "--in-memory"]
+    result = run("serve", *words)
+    assert (result.exit_code, result.stderr) == (2, "kbroker: expected --in-memory or --data-dir, got both\n")
+    assert plain_options(words) is None
 
 
 @pytest.mark.parametrize(
