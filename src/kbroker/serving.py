@@ -299,4 +299,4 @@ def _open(control: ControlServer, broker: Broker | EmbeddedCluster) -> None:
         control.start()
     except OSError as error:
         broker.stop()
-        raise BrokerStartError(f"cannot open the control port: {error.strerror or error}") from None
+        raise BrokerStartError(error.strerror or str(error)) from None

@@ -232,10 +232,11 @@ def test_second_broker_on_the_folder_is_refused(served: Served, tmp_path: Path) 
 
 
 def test_port_in_use_is_one_line(served: Served, tmp_path: Path) -> None:
-    """A port in use is refused with one line that names the address."""
+    """A port in use is refused with one line that names the address and the ways out."""
     status, line = refused("--listener", served.address, "--data-dir", str(tmp_path / "other"))
     assert status == 1
     assert served.address in line
+    assert line.endswith("; stop the program that uses it, or choose another port")
 
 
 def test_bad_value_names_key_value_and_what_is_allowed(tmp_path: Path) -> None:

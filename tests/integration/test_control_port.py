@@ -347,7 +347,7 @@ def test_a_token_by_setting() -> None:
     [
         ("0.0.0.0:0", 2, "only the loopback interface"),
         ("nonsense", 2, "expected host:port"),
-        ("in use", 1, "control port"),
+        ("in use", 1, "cannot listen on 127.0.0.1:"),
     ],
 )
 def test_a_start_that_cannot_be(served: Served, listener: str, status: int, text: str) -> None:

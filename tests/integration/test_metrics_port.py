@@ -279,7 +279,7 @@ def test_port_is_closed_with_the_broker() -> None:
     with Broker(CONFIG) as broker:
         assert broker.metrics_url is not None
         port = int(broker.metrics_url.rpartition(":")[2])
-        with pytest.raises(BrokerStartError, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+        with pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}"):
             Broker({**CONFIG, "kbroker.metrics.listener": f"127.0.0.1:{port}"}).start()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.addresses import host_port
-from kbroker.common.listening_socket import close_listening
+from kbroker.common.listening_socket import cannot_listen, close_listening
 from kbroker.common.loggers import get_logger
 from kbroker.common.threads import new_thread
 
@@ -83,13 +83,16 @@ class HttpServer:
     def start(self) -> None:
         """Bind and serve; do nothing if already serving.
 
-        Raises: OSError when the port cannot be bound, or the system has no more threads.
+        Raises: OSError with the address when it cannot be bound, or when the system has no more threads.
         """
         if self._server is not None:
             return
-        server = _Server(
-            self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
-        )
+        try:
+            server = _Server(
+                self._host, self._port, self._handler, self._served, self._name, self._max_connections, self._clock
+            )
+        except OSError as why:
+            raise cannot_listen(host_port(self._host, self._port), why) from why
         thread = new_thread(self._name, server.serve_until_stopped)
         try:
             thread.start()

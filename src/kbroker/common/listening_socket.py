@@ -1,10 +1,17 @@
-"""Closing of a listening socket of which a child made by fork may have a copy."""
+"""Error of a socket that cannot listen; closing of one of which a child made by fork may have a copy."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+
+
+def cannot_listen(address: object, why: OSError) -> OSError:
+    """Return the error that names the address, and the remedy for a port in use."""
+    remedy = "; stop the program that uses it, or choose another port" if why.errno == errno.EADDRINUSE else ""
+    return OSError(why.errno, f"cannot listen on {address}: {why.strerror or why}{remedy}")
 
 
 def close_listening(server: socket.socket, owner_pid: int) -> None:

@@ -12,7 +12,6 @@ from kbroker._core.clock import SystemClock
 from kbroker.client.connection import parse_bootstrap
 from kbroker.client.schema_registry import SchemaRegistry
 from kbroker.client.security import ClientSecurity
-from kbroker.common.addresses import host_port
 from kbroker.common.http_messages import PLAIN
 from kbroker.common.http_server import HttpServer
 from kbroker.console import ROOT
@@ -70,7 +69,6 @@ class ConsoleServer:
         self._mounted = MountedPages(
             ROOT, lambda: Console(parts, access, users.own, users if users.have_passwords else None)
         )
-        self._address = host_port(host, port)
         self._server = HttpServer(
             host, port, _Handler, _Served((self._mounted,)), name="console", max_connections=MAX_WITH_PAGES, clock=clock
         )
@@ -78,10 +76,7 @@ class ConsoleServer:
     def start(self) -> None:
         """Connect to the cluster once, bind and serve. Raises: BrokerConnectionError, KafkaError; OSError."""
         self._open(Identity("", "127.0.0.1")).close()
-        try:
-            self._server.start()
-        except OSError as why:
-            raise OSError(why.errno, f"cannot listen on {self._address}: {why.strerror or why}") from why
+        self._server.start()
 
     def stop(self) -> None:
         """Stop serving, and close the connections to the cluster. Idempotent."""

@@ -16,7 +16,7 @@ from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue, RequestExecutor
 from kbroker._core.timer.key_signal import KeySignal
 from kbroker.common.listeners import Listener
-from kbroker.common.listening_socket import close_listening
+from kbroker.common.listening_socket import cannot_listen, close_listening
 from kbroker.common.loggers import get_logger
 from kbroker.common.threads import have_ended, new_thread
 from kbroker.network._acceptor import Acceptor
@@ -378,7 +378,7 @@ class SocketServer:
                 host = str(address[0])
             server = socket.socket(family, socket.SOCK_STREAM)
         except OSError as why:
-            raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
+            raise cannot_listen(listener, why) from why
         try:
             if sys.platform != "win32":
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -391,7 +391,7 @@ class SocketServer:
             server.setblocking(False)
         except OSError as why:
             server.close()
-            raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
+            raise cannot_listen(listener, why) from why
         return server
 
     def _make_processor(

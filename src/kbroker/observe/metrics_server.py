@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from kbroker.common.addresses import host_port
 from kbroker.common.http_messages import PLAIN, QueryError, parameters
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpServer
 from kbroker.common.loggers import get_logger
@@ -62,7 +61,6 @@ class MetricsServer:
         fault: Callable[[], str] = str,
     ) -> None:
         self._exposition = exposition
-        self._address = host_port(host, port)
         served = _Served(
             exposition,
             obstacle,
@@ -82,10 +80,7 @@ class MetricsServer:
         Raises: OSError with the address when it cannot be bound; MissingLibraryError without prometheus_client.
         """
         self._exposition.text()  # reports a missing library now, not at the first scrape
-        try:
-            self._server.start()
-        except OSError as why:
-            raise OSError(why.errno, f"cannot serve metrics on {self._address}: {why.strerror or why}") from why
+        self._server.start()
 
     def stop(self) -> None:
         """Stop serving. Idempotent."""
