@@ -1,4 +1,4 @@
-"""Measures of the coordinators beside Apache Kafka: rebalances of 1,000 members, heartbeats, offset commits."""
+"""Measurements of the coordinators beside Apache Kafka: rebalances of 1,000 members, heartbeats, offset commits."""
 
 import itertools
 import struct

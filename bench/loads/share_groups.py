@@ -1,4 +1,4 @@
-"""Measures of share groups beside Apache Kafka: records that Kafka's own share consumers read and acknowledge."""
+"""Measurements of share groups beside Apache Kafka: records that Kafka's own share consumers read and acknowledge."""
 
 import itertools
 import subprocess

@@ -267,7 +267,7 @@ def test_a_ready_line_that_cannot_be_printed() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a name that is not UTF-8")
 def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is printed with an escape where the locale is one of UTF-8."""
+    """A folder name that is not UTF-8 is printed with an escape where the locale is one of UTF-8."""
     monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
     folder = tmp_path / "\udcff"
     served = Served("--data-dir", str(folder))

@@ -42,7 +42,7 @@ def test_a_missing_tool_is_named(
 def test_a_module_of_tests_without_its_package(
     must: bool, package: str, is_skipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is skipped by name, unless no skip is allowed or the package is this one."""
+    """A module without its package is skipped by name, unless no skip is allowed or the package is kbroker."""
 
     def collect() -> None:
         try:

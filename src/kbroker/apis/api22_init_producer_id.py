@@ -48,6 +48,6 @@ def _authorize(ctx: ApiContext, body: Body, request: RequestContext) -> None:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without a producer id."""
+    """Return a response with the error, without a producer id."""
     known = fenced_as_known(error, request, FIRST_WITH_PRODUCER_FENCED)
     return {"ErrorCode": int(known), "ProducerId": -1, "ProducerEpoch": -1}

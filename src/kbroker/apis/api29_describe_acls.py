@@ -40,7 +40,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without rules."""
+    """Return a response with the error, without rules."""
     text = "No Authorizer is configured on the broker" if error is Errors.SECURITY_DISABLED else error.message
     return {"ErrorCode": int(error), "ErrorMessage": text, "Resources": []}
 

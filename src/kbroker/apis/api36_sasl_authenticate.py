@@ -19,5 +19,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without a token."""
+    """Return a response with the error, without a token."""
     return {"ErrorCode": int(error), "ErrorMessage": None, "AuthBytes": b""}

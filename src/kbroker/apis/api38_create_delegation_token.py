@@ -61,7 +61,7 @@ def _owner(body: Body, request: RequestContext) -> Principal:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without a token."""
+    """Return a response with the error, without a token."""
     return _refused(error, ANONYMOUS, ANONYMOUS, request)
 
 

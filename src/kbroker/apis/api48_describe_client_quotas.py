@@ -35,7 +35,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return the error without entries."""
+    """Return a response with the error, without entries."""
     return {**error_fields(KafkaError(error)), "Entries": None}
 
 

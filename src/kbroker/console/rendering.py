@@ -20,7 +20,7 @@ _LATEST_S = 253_402_300_799  # the end of the year 9999
 
 
 class Renderer:
-    """Renders templates. Threads: any."""
+    """Renderer of the templates. Threads: any."""
 
     def __init__(self) -> None:
         self._environment = Environment(

@@ -215,7 +215,7 @@ class Download(NamedTuple):
 
 
 class Json(NamedTuple):
-    """A value for a script of a page."""
+    """Value that a page passes to its script as JSON."""
 
     value: Any
 

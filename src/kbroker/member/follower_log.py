@@ -52,7 +52,7 @@ class _Segment:
         self._index: list[tuple[int, int]] = []  # offset and position of some batches
 
     def add(self, batch: RecordBatch) -> None:
-        """Note a batch at the end of the file."""
+        """Add a batch that was written at the end of the file."""
         if not self._index or self.size_bytes - self._index[-1][1] >= INDEX_BYTES:
             self._index.append((batch.base_offset, self.size_bytes))
         self.end_offset = batch.last_offset + 1

@@ -3,7 +3,7 @@
 One table per network thread, so that no two threads write to one cache line; readers add the tables up.
 Source: ``RequestChannel.Request.updateRequestMetrics``, ``RequestMetrics.java`` (whose histograms decay; these count).
 
-The samples, each with its time line, are the slowest requests of the last minutes and, while snapshots are taken, the
+The samples, each with its times, are the slowest requests of the last minutes and, while snapshots are taken, the
 latest. No lock: the network thread owns them, and a snapshot of its loop copies them. Without snapshots a request costs
 one or two comparisons, unless it is among the slowest.
 """

@@ -76,7 +76,7 @@ def test_delete_records_refusals(bench: Bench) -> None:
 
 
 def test_delete_records_of_a_partition_that_is_named_twice(bench: Bench) -> None:
-    """It has one row, and the last offset counts."""
+    """A partition that is named twice has one row, and the last offset counts."""
     assert cut(bench, "t", (0, 9), (0, 1)) == [(0, 1, 0)]
 
 

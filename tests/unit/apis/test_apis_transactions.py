@@ -187,7 +187,7 @@ def test_markers(ask: Asked, version: int) -> None:
     ],
 )
 def test_markers_with_impossible_numbers(ask: Asked, wrong: Body, error: Errors) -> None:
-    """Such markers get Kafka's errors, and the valid markers of the request are written."""
+    """Markers with impossible numbers get Kafka's errors, and the valid markers of the request are written."""
     marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
     good = {**marker, "ProducerId": 8, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]}
     bad = {**marker, **wrong, "Topics": [{"Name": "t", "PartitionIndexes": [0, 2]}]}

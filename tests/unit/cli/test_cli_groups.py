@@ -269,7 +269,7 @@ def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:
 
 
 def test_groups_before_a_commit_that_fails(broker: GroupBroker) -> None:
-    """They are changed, so they are printed, with the offsets that they had."""
+    """Groups that were changed before the failure are printed, with their previous offsets."""
     broker.committed["h"] = {("t", 0): 60}
 
     def refuse_the_second(version: int, body: Body) -> Body:

@@ -8,7 +8,7 @@ LIST_GROUPS = 16
 
 
 def test_a_node_that_leaves_is_not_awaited(broker: FakeBroker, cluster: Cluster) -> None:
-    """Its groups have moved, so the groups of all nodes are listed again."""
+    """The groups of a node that leaves have moved, so the groups of all nodes are listed again."""
     gone: Body = {"NodeId": 8, "Host": "127.0.0.1", "Port": 1}
 
     def metadata(version: int, body: Body) -> Body:

@@ -19,7 +19,7 @@ def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "1e30"])
 def test_a_time_that_no_clock_measures(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one line and the exit status 1, as every failure."""
+    """A time-out out of range is reported by one line and status 1, like every failure."""
     assert health.main(["127.0.0.1:1", "--timeout", seconds]) == 1
     assert capsys.readouterr().err.startswith("unhealthy: expected a time-out of 0 to ")
 

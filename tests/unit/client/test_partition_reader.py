@@ -97,7 +97,7 @@ def test_an_abandoned_reader_leaves_no_response_behind(cluster: Cluster, broker:
 def test_a_response_is_kept_when_the_next_request_fails(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """Its records are handed over, although the leader ended before the next request."""
+    """The records of a response are handed over, although the leader ended before the next request."""
     send, calls = PartitionReader._send, itertools.count()
 
     def send_or_fail(one: PartitionReader) -> Any:

@@ -53,7 +53,7 @@ def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> Non
 
 
 def test_a_record_that_cannot_be_added_leaves_no_batch(broker: FakeBroker, cluster: Cluster) -> None:
-    """Its partition's batch would be empty, which a broker refuses."""
+    """A record that cannot be added leaves no batch: an empty one would be refused by the broker."""
     taken = take(broker, iter(()))
     producer = Producer(cluster)
     with pytest.raises(TypeError):

@@ -185,7 +185,7 @@ def test_a_name_that_no_request_can_carry(broker: QuotaBroker, tmp_path: Path, n
     ],
 )
 def test_changes_of_another_type(broker: QuotaBroker, changes: Any, problem: str) -> None:
-    """Something else than numbers by entity and key is refused before a request is sent."""
+    """Anything but numbers by entity and key is refused before a request is sent."""
     with QuotaClient(broker.bootstrap) as quotas, pytest.raises(TypeError, match=re.escape(problem)):
         quotas.alter(changes)
     assert broker.asked(ALTER) == []

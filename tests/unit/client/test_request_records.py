@@ -60,7 +60,7 @@ def test_what_is_no_record_is_passed_over(line: bytes) -> None:
 
 
 def test_a_text_in_place_of_a_time_takes_no_memory() -> None:
-    """It is not multiplied, as a time is."""
+    """A text in place of a time is refused, and not multiplied."""
     line = line_of(localTimeMs="x" * 100_000)
     tracemalloc.start()
     try:

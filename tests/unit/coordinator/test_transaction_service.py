@@ -36,7 +36,7 @@ def test_the_settings_are_kafkas() -> None:
 
 
 def test_a_service_without_threads_is_closed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its coordinator must not abort transactions beside that of the next service, which the next request starts."""
+    """A service without threads closes its coordinator, which would abort transactions beside the next one."""
     service = service_of(MemoryTopic(clock), FakeMarkers(), clock)
     started = allow_threads(monkeypatch, 1)
     with pytest.raises(RuntimeError, match="can't start new thread"):

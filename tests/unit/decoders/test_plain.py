@@ -58,7 +58,7 @@ def test_constants_are_not_json(name: str) -> None:
 
 @pytest.mark.parametrize("depth", [500, 900, 1023, 5000])
 def test_message_pack_that_is_nested_deep(depth: int) -> None:
-    """It is decoded or refused, as this Python has room for its levels."""
+    """Deeply nested MessagePack is decoded, or refused if Python's stack has no room for its levels."""
     with contextlib.suppress(UndecodableError):
         assert plain.message_pack(b"\x91" * depth + b"\1").text == "[" * depth + "1" + "]" * depth
 

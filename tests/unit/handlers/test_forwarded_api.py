@@ -131,7 +131,7 @@ def test_waiting_requests_have_a_limit(front: Front, monkeypatch: pytest.MonkeyP
 
 
 def test_a_token_must_not_create_tokens(front: Front) -> None:
-    """This broker refuses the request, because only it has the client's authentication method."""
+    """This broker itself refuses a token's request for tokens: the controller lacks the authentication method."""
     create = front.serve(CREATE_TOKEN, {"Renewers": [], "MaxLifetimeMs": -1}, is_token_authenticated=True)
     renew = front.serve(RENEW_TOKEN, {"Hmac": b"h", "RenewPeriodMs": -1}, is_token_authenticated=True)
     assert decoded(create)["ErrorCode"] == decoded(renew)["ErrorCode"] == Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -286,7 +286,7 @@ def test_a_bug_does_not_end_the_thread_of_long_requests(caplog: pytest.LogCaptur
 def test_a_long_request_without_a_thread_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its connection is closed and the reason logged; the next one is served when the system has threads again."""
+    """The connection of a request without a thread is closed, with a line in the log; later requests are served."""
     long = LongRequests()
     long.go.set()
     with monkeypatch.context() as without:

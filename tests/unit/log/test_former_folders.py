@@ -78,7 +78,7 @@ def test_a_former_folder_that_stays_is_removed_before_the_next_move(
 
 
 def test_a_folder_of_another_topic_in_the_way(brokers: Brokers, folders: list[Path]) -> None:
-    """It gets another name, as where a new topic finds one; the move succeeds, and its log folder stays online."""
+    """A folder of another topic is renamed, as for a new topic; the move succeeds, and the log folder stays online."""
     filled(brokers).close()
     stray = folders[1] / "orders-0"
     stray.mkdir()

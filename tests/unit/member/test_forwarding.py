@@ -41,7 +41,7 @@ def test_requests_that_wait_together() -> None:
 
 
 def test_a_request_that_cannot_be_sent() -> None:
-    """It counts neither as a waiting request nor towards the limit of those."""
+    """A request that cannot be sent is neither counted as waiting nor towards the limit of waiting requests."""
     forwarding = ForwardingManager(cast("ControllerChannel", FakeChannel()), VirtualClock())
     ends: list[ForwardedResponse] = []
     for _ in range(MAX_WAITING_BYTES // MAX_REQUEST_BYTES):

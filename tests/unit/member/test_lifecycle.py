@@ -97,7 +97,7 @@ def test_registration(life: Life) -> None:
 def test_a_request_without_memory_is_followed_by_another(
     life: Life, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Otherwise the controller would fence the broker for good."""
+    """A heartbeat that fails for lack of memory is repeated, or the controller would fence the broker for good."""
     life.run()
     with monkeypatch.context() as patch:
         patch.setattr(life.cycle, step, raising(MemoryError))

@@ -110,7 +110,7 @@ def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls:
 
 
 def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryController) -> None:
-    """Such a record would make each later start fail during replay."""
+    """A record that contradicts the image is not stored, since each later start would fail during replay."""
     before, unknown = controller.image, metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
     with pytest.raises(MetadataReplayError):
         change(controller, group_config("a"), unknown)

@@ -133,7 +133,7 @@ def test_a_topic_that_grows_meanwhile(topics: Bench) -> None:
 
 
 def test_another_request_for_the_topic(topics: Bench) -> None:
-    """It does not wait for the logs, and so keeps no thread from other requests; the topic is not in force yet."""
+    """Another request for the topic neither waits for the logs nor occupies a thread; the topic is not in force."""
     errors: list[Errors] = []
     meanwhile = Meanwhile(topics, {2: lambda: errors.append(create(topics))})
     make = topics.logs.create_partitions

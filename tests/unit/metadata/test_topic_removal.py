@@ -110,7 +110,7 @@ def test_coordinators_end_with_the_topic_before_its_logs_are_removed(topics: Ben
 
 
 def test_many_topics_of_one_request(topics: Bench) -> None:
-    """Their logs are removed in runs together, and synced once."""
+    """The logs of many topics of one request are removed in runs together, and synced once."""
     topics.ctx.topics.create_all([NewTopic("u", 10), NewTopic("kept", 1), NewTopic("v", 20)])
     meanwhile = Meanwhile(topics, {})
     topics.ctx.topics.delete_all(["u", "t", "v"])

@@ -440,7 +440,7 @@ def test_infinite_limits_throttle_no_client(bench: Bench) -> None:
 
 
 def test_an_infinite_rate_of_mutations_can_be_lowered(bench: Bench) -> None:
-    """Its bucket is not left without a number of tokens, which no quota would throttle."""
+    """The bucket of an infinite rate keeps a number of tokens, so that a lower rate throttles."""
     bench.update("u", None, MUTATION, float("inf"))
     assert [bench.mutation.record_and_get_throttle("u", "c", 1e9) for _ in range(2)] == [0, 0]
     bench.update("u", None, MUTATION, 1)

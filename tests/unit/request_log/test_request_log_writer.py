@@ -322,7 +322,7 @@ def test_the_thread_writes_when_time_passes(bench: Bench) -> None:
 
 
 def test_a_stop_during_a_write_is_followed_by_a_last_one() -> None:
-    """That one writes the idle polls of the current second, too."""
+    """The last write, after a stop, includes the idle polls of the current second."""
     writes: list[bool] = []
     writer: Any = RequestLogWriter.__new__(RequestLogWriter)
     writer._stopping = False

@@ -354,7 +354,7 @@ def test_state_is_recovered_and_its_gaps_are_acquired() -> None:
 
 
 def test_a_gap_before_the_start_of_the_log() -> None:
-    """Its records, which are deleted, are not acquired: a range without offsets would stop the start offset forever."""
+    """Deleted records are not acquired: a range without offsets would stop the start offset forever."""
     bench = ShareBench((0, 20))
     bench.fetch("a")
     bench.ack("a", 0, 4, RELEASE)

@@ -189,7 +189,7 @@ def test_each_resource_gets_a_short_client_id(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_endpoint_is_not_described() -> None:
-    """Its query may have a secret."""
+    """DescribeConfigs does not show the endpoint, whose query may have a secret."""
     name = "kbroker.telemetry.otlp.endpoint"
     (entry,) = broker_entries(BrokerConfig({name: "http://collector/?key=secret"}), None, {name})
     assert (entry["IsSensitive"], entry["Value"]) == (True, None)

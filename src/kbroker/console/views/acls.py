@@ -144,7 +144,7 @@ def acl_form(site: Site, query: Query) -> View:
 
 
 def add(site: Site, form: Query) -> Change:
-    """Return the addition of a rule."""
+    """Return the change that adds a rule."""
     acl, client, exists = _acl_and_client(site, form)
     lines = [] if exists else [Difference(describe(acl), None, acl.permission.title)]
     href, back = address("acls", q=acl.principal), address("acls")
@@ -152,7 +152,7 @@ def add(site: Site, form: Query) -> Change:
 
 
 def remove(site: Site, form: Query) -> Change:
-    """Return the removal of a rule."""
+    """Return the change that removes a rule."""
     acl, client, exists = _acl_and_client(site, form)
     lines = [Difference(describe(acl), acl.permission.title, None)] if exists else []
     title = f"Remove the ACL {describe(acl)}"

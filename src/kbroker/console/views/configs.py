@@ -49,7 +49,7 @@ class Resource(NamedTuple):
         return f"{'loggers of broker' if self.kind is ConfigResourceType.BROKER_LOGGER else self.word} {self.name}"
 
     def acl(self, is_change: bool) -> tuple[Operation, ResourceType, str]:
-        """Return the ACL that shows or changes its configs."""
+        """Return the permission that showing or changing its configs needs."""
         operation = Operation.ALTER_CONFIGS if is_change else Operation.DESCRIBE_CONFIGS
         if self.kind is ConfigResourceType.TOPIC:
             return operation, ResourceType.TOPIC, self.name
@@ -202,7 +202,7 @@ def _entry(site: Site, resource: Resource, key: str) -> ConfigEntry:
 
 
 def change(site: Site, form: Query) -> Change:
-    """Return the change of one config, which the cluster has validated."""
+    """Return the change of one config, validated by the cluster."""
     resource = resource_of(form)
     entry = _entry(site, resource, form.needed("key"))
     is_removal = form.text("effect") == "remove"
@@ -214,7 +214,7 @@ def change(site: Site, form: Query) -> Change:
 def _change(
     site: Site, resource: Resource, title: str, wanted: Sequence[tuple[ConfigEntry, str | None]], back: str
 ) -> Change:
-    """Return the change of configs to values, None to remove one, all or none; the cluster has validated them."""
+    """Return the change that sets configs, or removes those with None, all or none, validated by the cluster."""
     changes = [
         ConfigChange(entry.name, int(ConfigOperation.DELETE if value is None else ConfigOperation.SET), value)
         for entry, value in wanted

@@ -42,7 +42,7 @@ def reset_form(site: Site, query: Query) -> View:
 
 
 def reset(site: Site, form: Query) -> Change:
-    """Return the change of a group's offsets; the form that applies it sends the offsets that were shown."""
+    """Return the change that resets a group's offsets; the form that applies it sends the offsets that were shown."""
     group_id = form.needed("group")
     client, needed = Groups(site.cluster), Needed(Operation.READ, ResourceType.GROUP, group_id)
     with site.needs(*needed):
@@ -111,7 +111,7 @@ def _number(offset: int | None) -> str | None:
 
 
 def remove(site: Site, form: Query) -> Change:
-    """Return the removal of a member of a group."""
+    """Return the change that removes a member of a group."""
     group_id, member_id = form.needed("group"), form.needed("member")
     described = described_group(site, group_id)
     found = [member for member in described.members if member.member_id == member_id]
@@ -130,7 +130,7 @@ def remove(site: Site, form: Query) -> Change:
 
 
 def delete(site: Site, form: Query) -> Change:
-    """Return the deletion of a group without members."""
+    """Return the change that deletes a group without members."""
     group_id = form.needed("group")
     described = described_group(site, group_id)
     if described.is_active:

@@ -36,7 +36,7 @@ def form(site: Site, query: Query) -> View:
 
 
 def produce(site: Site, form: Query) -> Change:
-    """Return the production of the records of a form. Raises: PageError 400."""
+    """Return the change that produces the records of a form. Raises: PageError 400."""
     topic = found_topic(site, form)
     total = len(topic.partitions)
     number = form.integer("partition", -1, 0, total - 1)

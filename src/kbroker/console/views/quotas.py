@@ -129,7 +129,7 @@ def href_of(entity: QuotaEntity) -> str:
 
 
 def change(site: Site, form: Query) -> Change:
-    """Return the change of one quota of an entity, which the broker has validated."""
+    """Return the change of one quota of an entity, validated by the broker."""
     entity = entity_of(form)
     before = _values(site, entity)
     ops = _ops(form, before, _keys(entity))

@@ -78,7 +78,7 @@ def _principals(text: str) -> list[Principal]:
 
 
 def create(site: Site, form: Query) -> Change:
-    """Return the creation of a token; its HMAC exists only once it is made."""
+    """Return the change that creates a token, whose HMAC exists only after that."""
     owners, renewers = _principals(form.text("owner")), _principals(form.text("renewers"))
     if len(owners) > 1:
         raise ValueError(f"expected one owner, got {len(owners)}")
@@ -109,7 +109,7 @@ def create(site: Site, form: Query) -> Change:
 
 
 def renew(site: Site, form: Query) -> Change:
-    """Return the extension of a token."""
+    """Return the change that renews a token."""
     found = _found(site, form.needed("token"))
     given = form.text("period").strip()
     period_ms = parse_duration(given) if given else BROKERS_DEFAULT
@@ -125,7 +125,7 @@ def renew(site: Site, form: Query) -> Change:
 
 
 def expire(site: Site, form: Query) -> Change:
-    """Return the end of a token."""
+    """Return the change that expires a token."""
     found = _found(site, form.needed("token"))
     return Change(
         f"Expire token {found.token.token_id}",

@@ -25,7 +25,7 @@ def new_topic(site: Site, query: Query) -> View:
 
 
 def create(site: Site, form: Query) -> Change:
-    """Return the creation of a topic, which the cluster has validated."""
+    """Return the change that creates a topic, validated by the cluster."""
     wanted = NewTopic(
         form.needed("topic")[:MAX_NAME],
         form.integer("partitions", -1, 1, 2**31 - 1),
@@ -74,7 +74,7 @@ def add_partitions(site: Site, form: Query) -> Change:
 
 
 def delete_records(site: Site, form: Query) -> Change:
-    """Return the deletion of the records before an offset of one partition."""
+    """Return the change that deletes the records before an offset of one partition."""
     topic = found_topic(site, form)
     number = form.integer("partition", 0, 0, 2**31 - 1)
     if number >= len(topic.partitions):
@@ -87,7 +87,7 @@ def delete_records(site: Site, form: Query) -> Change:
 
 
 def empty(site: Site, form: Query) -> Change:
-    """Return the deletion of all records that the topic has now."""
+    """Return the change that deletes all present records of a topic."""
     topic = found_topic(site, form)
     if len(topic.partitions) > MOST_OFFSETS:
         raise PageError(400, f"The page can empty topics of up to {MOST_OFFSETS:,} partitions.")
@@ -115,7 +115,7 @@ def _fixed(text: str) -> dict[int, int]:
 
 
 def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, int]) -> Change:
-    """Return the deletion of the records before the offset of each partition."""
+    """Return the change that deletes the records before the offset of each partition."""
     known = offsets(site, [(topic.name, number) for number in before])
     lines: list[Difference] = []
     records = 0
@@ -144,7 +144,7 @@ def _deletion(site: Site, topic: TopicMetadata, title: str, before: dict[int, in
 
 
 def delete(site: Site, form: Query) -> Change:
-    """Return the deletion of a topic with all its records."""
+    """Return the change that deletes a topic with all its records."""
     topic = found_topic(site, form)
     lines = [Difference("topic", topic.name, None), Difference("partitions", f"{len(topic.partitions):,}", None)]
     notes = ["All its records, configs and the offsets of its groups are deleted for good."]

@@ -103,7 +103,7 @@ def _hanging(site: Site, topic: str, places: Sequence[TopicPartition], minutes: 
 
 
 def terminate(site: Site, form: Query) -> Change:
-    """Return the abort of the open transaction of a transactional id."""
+    """Return the change that aborts the open transaction of a transactional id."""
     transactional_id = form.needed("id")
     found = _described(site, transactional_id)
     if found.state in ENDED:
@@ -122,7 +122,7 @@ def terminate(site: Site, form: Query) -> Change:
 
 
 def abort(site: Site, form: Query) -> Change:
-    """Return the abort of a transaction in one partition, which bypasses its coordinator."""
+    """Return the change that aborts a transaction in one partition, bypassing its coordinator."""
     topic, offset = form.needed("topic"), form.integer("offset", -1, 0, 2**63 - 1)
     place = topic, form.integer("partition", 0, 0, 2**31 - 1)
     client = Transactions(site.cluster)

@@ -43,7 +43,7 @@ def _credential(site: Site, form: Query) -> tuple[str, str, Credential | None]:
 
 
 def add(site: Site, form: Query) -> Change:
-    """Return the addition of a credential, with a password that is generated when the change is made."""
+    """Return the change that adds a credential; its password is generated when the change is made."""
     user, mechanism, present = _credential(site, form)
     if present is not None:
         raise ValueError(f"user {user} has a {mechanism} credential already; give it a new password instead")
@@ -53,7 +53,7 @@ def add(site: Site, form: Query) -> Change:
 
 
 def rotate(site: Site, form: Query) -> Change:
-    """Return the change of a password."""
+    """Return the change that replaces a password."""
     user, mechanism, present = _credential(site, form)
     if present is None:
         raise ValueError(f"user {user} has no {mechanism} credential")
@@ -85,7 +85,7 @@ def _with_password(
 
 
 def remove(site: Site, form: Query) -> Change:
-    """Return the removal of a credential."""
+    """Return the change that removes a credential."""
     user, mechanism, present = _credential(site, form)
     lines = [] if present is None else [Difference(f"{user}, {mechanism}", f"{present.iterations:,} iterations", None)]
     return Change(

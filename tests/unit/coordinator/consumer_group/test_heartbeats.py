@@ -205,7 +205,7 @@ def test_another_subscription_takes_partitions_away_at_once() -> None:
 
 
 def test_an_unsubscribed_topic_is_given_up_before_the_target_follows() -> None:
-    """Its partitions are revoked at once, although the assignment interval delays the target assignment."""
+    """The partitions of the topic are revoked at once, although the interval delays the target assignment."""
     bench = ConsumerGroupBench(FakeImage(t=2, u=2), ConsumerGroupSettings())
     bench.join("a", ["t", "u"])
     beat = bench.beat("a", 2, topics=["u"], has={"t": [0, 1], "u": [0, 1]})

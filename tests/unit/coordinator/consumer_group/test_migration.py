@@ -190,7 +190,7 @@ def test_what_a_classic_member_is_refused(bench: ConsumerGroupBench) -> None:
 
 
 def test_static_classic_members_of_a_consumer_group(bench: ConsumerGroupBench) -> None:
-    """They sync, send heartbeats and leave by their instance ids, with or without their member ids."""
+    """Static members sync, send heartbeats and leave by their instance ids, with or without their member ids."""
     bench.join("new")
     one, two = (bench.groups.join(instance=name, protocols=protocols()).one for name in ("i", "k"))
     assert bench.groups.sync(two.member_id, two.generation_id, instance="i").one.error is Errors.FENCED_INSTANCE_ID

@@ -112,7 +112,7 @@ def test_refused_share_partitions(key: SharePartitionKey, error: Errors, text: s
 
 
 def test_an_idle_share_partition_gets_a_snapshot_after_the_clock_was_set_back() -> None:
-    """Otherwise no records before its last one could be deleted until the time of that."""
+    """The snapshot is written although the clock was set back; without it, older records could not be deleted."""
     share = initialized()
     share.coordinator.write(KEY, StateChange(0, 0, 5, 0, []))
     yesterday = VirtualClock(start_epoch_ms=share.clock.wall_ms() - 86_400_000)

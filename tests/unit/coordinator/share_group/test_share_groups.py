@@ -190,7 +190,7 @@ def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatc
 def test_an_interrupted_initialization_is_tried_again_after_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It does not wait for the time of the first attempt."""
+    """The second attempt does not wait for the wall-clock time of the first one."""
     bench = ShareGroupBench()
     with monkeypatch.context() as patch:
         patch.setattr(bench.groups, "_initialize", lambda *_: {})
@@ -269,7 +269,7 @@ def test_an_offset_beside_one_that_cannot_be_altered_is_kept(monkeypatch: pytest
 
 
 def test_altered_offsets_that_the_group_cannot_note(bench: ShareGroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are errors: without the note the offsets are replaced when a member joins."""
+    """Offsets without a note in the group are errors, since they would be replaced when a member joins."""
     failure = KafkaError(Errors.NOT_COORDINATOR, "the folder is offline")
     monkeypatch.setattr(bench.groups, "_note_initialized", raising(failure))
     assert bench.groups.alter_offsets("g", {"t": {0: 5}}) == {("t", 0): failure}

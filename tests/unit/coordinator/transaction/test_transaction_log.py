@@ -117,7 +117,7 @@ def test_an_id_whose_tombstone_cannot_be_written_stays() -> None:
 
 
 def test_ids_expire_in_batches_that_the_topic_takes() -> None:
-    """Their tombstones together are larger than max.message.bytes, and than a segment."""
+    """Ids expire even if their tombstones together exceed max.message.bytes and the size of a segment."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, **{"max.message.bytes": 500, "segment.bytes": 600})
     topic.created = True

@@ -87,7 +87,7 @@ def test_retention_by_size(tmp_path: Path) -> None:
 
 
 def test_retention_of_many_segments(tmp_path: Path) -> None:
-    """They are deleted in runs of 16, between which records are appended; a run in which a file fails is the last."""
+    """Retention deletes 16 segments at a time, and records are appended in between; it ends with a file that fails."""
     size = len(batch(b"x" * 100))
     log = open_log(tmp_path / "t-0", config={"segment.bytes": size, "retention.bytes": size, "retention.ms": -1})
     for _ in range(41):
@@ -320,7 +320,7 @@ def test_the_file_of_a_failed_roll_hides_no_record(tmp_path: Path, clean: bool, 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_file_of_a_failed_roll_inside_a_compacted_segment(tmp_path: Path, clean: bool) -> None:
-    """It does not make a gap before a batch look like a wrong offset."""
+    """The file of a failed roll does not make a gap before a batch look like a wrong offset."""
     folder = tmp_path / "t-0"
     log = open_log(folder, config=CONFIG)
     for _ in range(3):
