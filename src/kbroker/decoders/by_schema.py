@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
+from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.client.schema_registry import (
     AVRO,
     JSON_SCHEMA,
@@ -20,12 +22,13 @@ from kbroker.decoders.avro_writer import AvroWriter
 from kbroker.decoders.decoded import Decoded, Place, UndecodableError, UnencodableError
 from kbroker.decoders.framing import Framed, framed, message_indexes, reference
 from kbroker.decoders.plain import json_document
-from kbroker.decoders.protobuf import ProtobufSchema
+from kbroker.decoders.protobuf import ProtobufSchema, UnfinishedError
 
 REGISTRY = "registry"
 #: The kind of schema of each decoder and encoder; REGISTRY takes that of the schema.
 BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 _SCHEMAS = 200  # results of compilers that are kept
+_UNFINISHED_KEPT_MS = 60_000  # a compiler that does not end is not awaited for each record
 
 
 class NoResponseError(UndecodableError):
@@ -35,18 +38,24 @@ class NoResponseError(UndecodableError):
 _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
 
 
-def _kept(compiled: Callable[[Schema], _Compiled]) -> Callable[[Schema], _Compiled]:
+def _kept(compiled: Callable[[Schema], _Compiled], clock: BaseClock | None = None) -> Callable[[Schema], _Compiled]:
     """Return a function that compiles each schema once, also refused ones; it raises UndecodableError."""
+    now_ms = (SystemClock() if clock is None else clock).now_ms
 
     @lru_cache(_SCHEMAS)
-    def result(schema: Schema) -> _Compiled | UndecodableError:
+    def result(schema: Schema) -> tuple[_Compiled | UndecodableError, float]:
         try:
-            return compiled(schema)
+            return compiled(schema), math.inf
+        except UnfinishedError as error:
+            return error, now_ms() + _UNFINISHED_KEPT_MS
         except UndecodableError as error:
-            return error
+            return error, math.inf
 
     def compile_once(schema: Schema) -> _Compiled:
-        found = result(schema)
+        found, until_ms = result(schema)
+        if now_ms() >= until_ms:
+            result.cache_clear()  # one result alone cannot be removed
+            found, _ = result(schema)
         if isinstance(found, UndecodableError):
             raise UndecodableError(str(found))
         return found

@@ -33,11 +33,15 @@ MAX_FIELDS = 500_000  # of a record with the fields that its messages lack; beyo
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
 
+class UnfinishedError(UndecodableError):
+    """Absence of a result of protoc, which may have one later."""
+
+
 class ProtobufSchema:
     """The messages of a .proto file.
 
     Args: ``text`` of the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
-    Raises: UndecodableError for a text that protoc refuses; MissingPackageError.
+    Raises: UndecodableError for a text that protoc refuses; UnfinishedError; MissingPackageError.
     Threads: any.
     """
 
@@ -58,7 +62,11 @@ class ProtobufSchema:
                 one.name = path
                 files[path] = one
         if texts:
-            compiled = _compiled(texts, Path(grpc_tools.__path__[0]) / "_proto")
+            try:
+                compiled = _compiled(texts, Path(grpc_tools.__path__[0]) / "_proto")
+            except OSError as error:
+                need = "expected memory for its process, and room in a temporary folder (TMPDIR)"
+                raise UnfinishedError(f"protoc cannot run: {error}; {need}") from None
             files.update((one.name, one) for one in descriptor_pb2.FileDescriptorSet.FromString(compiled).file)
         self._pool = descriptor_pool.DescriptorPool()
         _add(self._pool, main, files, [])
@@ -208,7 +216,7 @@ def _well_known(path: str) -> Any:
 
 
 def _compiled(texts: Mapping[str, str], included: Path) -> bytes:
-    """Return the descriptors of files, by path, and of their imports. Raises: UndecodableError."""
+    """Return the descriptors of files, by path, and of their imports. Raises: UndecodableError, OSError."""
     with tempfile.TemporaryDirectory(prefix="kbroker-proto-") as name:
         folder = Path(name)
         for path, content in texts.items():
@@ -225,7 +233,7 @@ def _compiled(texts: Mapping[str, str], included: Path) -> bytes:
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            raise UndecodableError(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
+            raise UnfinishedError(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
         if done.returncode != 0 or not out.exists():
             reason = " ".join(done.stderr.replace(f"{folder}/", "").split())
             raise UndecodableError(f"protoc refuses the schema: {reason[:_MAX_ERROR]}")

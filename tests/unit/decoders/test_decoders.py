@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.client.schema_registry import (
     AVRO,
     JSON_SCHEMA,
@@ -20,6 +22,7 @@ from kbroker.decoders import by_schema, encoders, kafka_records
 from kbroker.decoders.decoded import Decoded, MissingPackageError, Place, UndecodableError, UnencodableError
 from kbroker.decoders.decoders import MAX_MISSES, DecodedRecord, Decoders
 from kbroker.decoders.encoders import Encoders
+from kbroker.decoders.protobuf import UnfinishedError
 from kbroker.protocol.codec import encode_versioned
 from tests.support.errors import raising
 
@@ -137,6 +140,24 @@ def test_a_refused_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(compiled) == 1
 
 
+def test_an_unfinished_schema_is_compiled_again_a_minute_later() -> None:
+    clock, results = VirtualClock(), iter([UnfinishedError("protoc did not end"), "compiled"])
+
+    def compiled(schema: Schema) -> Any:
+        found = next(results)
+        if isinstance(found, UnfinishedError):
+            raise found
+        return found
+
+    compile_once = by_schema._kept(compiled, clock)
+    schema = Schema("protobuf", "slow")
+    for _ in range(2):
+        with pytest.raises(UndecodableError, match="protoc did not end"):
+            compile_once(schema)
+        clock.advance_ms(30_000)
+    assert compile_once(schema) == compile_once(schema) == "compiled"
+
+
 def test_numbers_that_look_like_ids_do_not_flood_the_registry() -> None:
     registry = Known()
     decoders = Decoders(registry=registry)
@@ -233,6 +254,15 @@ def test_a_text_that_cannot_be_encoded(name: str) -> None:
         return
     with pytest.raises(UnencodableError):
         Encoders(Known()).encode(name, "no: {", Place("t"))
+
+
+def test_a_temporary_folder_that_is_missing_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc_tools")
+    found = SchemaVersion("t-value", 1, 7, Schema("protobuf", 'syntax = "proto3"; message NoFolder {}'))
+    monkeypatch.setattr(Known, "version", lambda *_: found)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UnencodableError, match=r"No such file.*/gone/.*expected .*TMPDIR"):
+        Encoders(Known()).encode("protobuf", "{}", Place("t"))
 
 
 @pytest.mark.parametrize(("name", "topic"), [("json", "t"), ("json-schema", "json")])
