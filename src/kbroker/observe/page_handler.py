@@ -12,6 +12,7 @@ from kbroker.observe.mounted_pages import MountedPages
 
 MAX_WITH_PAGES = 128  # maximum number of connections: a browser opens several for each page
 MAX_BODY_BYTES = 1 << 16  # of a form
+MAX_SKIPPED_BYTES = 8 << 20  # of a refused body
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 
 
@@ -25,18 +26,25 @@ class PageHandler(HttpHandler):
             self.send_sentence(400, f"no such target: {error}")
             return
         mounted = self.mounted_pages(target)
-        length = self.headers.get("Content-Length", "")
+        length = self.body_bytes
         if mounted is None:
             self.refuse_method(READING)
-        elif not (length.isascii() and length.isdigit() and len(length) < 10):
+        elif length is None:
             self.send_sentence(411, "expected a Content-Length")
-        elif int(length) > MAX_BODY_BYTES:
+        elif length > MAX_BODY_BYTES:
+            self.skip_body()
             self.send_sentence(413, f"expected a body of at most {MAX_BODY_BYTES} bytes, got one of {length}")
         else:
-            body = self.rfile.read(int(length))
-            if len(body) == int(length):  # otherwise the client has closed, or the deadline has passed
+            body = self.rfile.read(length)
+            if len(body) == length:  # otherwise the client has closed, or the deadline has passed
                 self.request_is_read()
                 self.show_pages(mounted, target, body)
+
+    @property
+    def body_bytes(self) -> int | None:
+        """Size of the request's body; None if it is not known."""
+        length = self.headers.get("Content-Length", "")
+        return int(length) if length.isascii() and length.isdigit() and len(length) < 10 else None
 
     def mounted_pages(self, target: SplitResult) -> MountedPages | None:
         mounted: Sequence[MountedPages] = self.server.served.mounted
@@ -63,8 +71,15 @@ class PageHandler(HttpHandler):
         self.refuse_method(READING if mounted is None else METHODS)
 
     def refuse_method(self, methods: Sequence[str]) -> None:
+        self.skip_body()
         sentence, allow = only_these(methods)
         self.send_sentence(405, sentence, (allow,))
+
+    def skip_body(self) -> None:
+        """Read a body that is refused: a connection that is closed before that is reset, and its response lost."""
+        left = min(self.body_bytes or 0, MAX_SKIPPED_BYTES)
+        while left > 0 and (part := self.rfile.read1(min(left, MAX_BODY_BYTES))):
+            left -= len(part)
 
     def send_sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))

@@ -217,6 +217,14 @@ def test_what_is_refused_early_is_a_sentence(request_line: bytes, status: int, s
     assert body == f"{sentence}\n"
 
 
+@pytest.mark.parametrize("method", [b"POST", b"PUT"])
+def test_a_refused_body_does_not_cost_the_response(method: bytes) -> None:
+    size = 5 << 20
+    with metrics_server() as server, connected(server.url) as connection:
+        connection.sendall(b"%s /xray HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (method, size) + bytes(size))
+        assert b"".join(iter(lambda: connection.recv(4096), b"")).startswith(b"HTTP/1.0 405 ")
+
+
 def test_scrapes_that_hang_leave_health_checks_alone() -> None:
     """Scrapes that hang do not block health checks, whose failure would make a supervisor end the process."""
     go_on = threading.Event()
