@@ -165,7 +165,7 @@ def consume(
         elif to_end or ends_ms is not None:
             wanted = LATEST if ends_ms is None else ends_ms
             until = Admin(cluster).offsets_at(chosen, wanted, read_committed=read_committed)
-        for _ in lines.of(RecordRange(consumer, until), timeout):
+        for _ in lines.of(RecordRange(consumer, until, awaits_ends=end_offset is not None), timeout):
             pass
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from kbroker.client.admin import EARLIEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
 _WIDER = 8  # compaction and markers leave gaps: factor of a search further back
@@ -16,12 +17,13 @@ class RecordRange:
     """Reader of partitions up to given ends.
 
     Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset after the last record to read, for
-    each partition that has an end; the others are read without an end.
+    each partition that has an end; the others are read without an end. ``awaits_ends``: records up to an end may
+    still be produced; otherwise every end was that of a log.
     Threads: as its consumer.
     """
 
-    def __init__(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
-        self._consumer, self._ends = consumer, ends
+    def __init__(self, consumer: Consumer, ends: Mapping[TopicPartition, int], *, awaits_ends: bool = False) -> None:
+        self._consumer, self._ends, self._awaits_ends = consumer, ends, awaits_ends
         self._drop_ended()
 
     @property
@@ -30,12 +32,30 @@ class RecordRange:
         return not self._consumer.positions
 
     def poll(self) -> list[Record]:
-        """Return the records of one fetch, perhaps none, in offset order per partition."""
+        """Return the records of one fetch, perhaps none, in offset order per partition.
+
+        Raises: as ``Consumer.poll``; KafkaError OFFSET_OUT_OF_RANGE for a log that ends before its range does.
+        """
         if self.is_ended:
             return []
+        before = dict(self._consumer.positions)
         found = [r for r in self._consumer.poll() if r.offset < self._ends.get((r.topic, r.partition), r.offset + 1)]
+        if self._consumer.positions == before and not self._awaits_ends:
+            self._check_ends()
         self._drop_ended()
         return found
+
+    def _check_ends(self) -> None:
+        """Check that a wait for records has an end: a log that was deleted meanwhile does not get them."""
+        consumer = self._consumer
+        left = [tp for tp in consumer.positions if tp in self._ends]
+        for tp, end in Admin(consumer.cluster).offsets_at(left, read_committed=consumer.read_committed).items():
+            if end < self._ends[tp]:
+                raise KafkaError(
+                    Errors.OFFSET_OUT_OF_RANGE,
+                    f"partition {tp[0]}-{tp[1]}: expected records up to offset {self._ends[tp] - 1}, the log ends at "
+                    f"offset {end}: read again if topic {tp[0]!r} was deleted and created again",
+                )
 
     def _drop_ended(self) -> None:
         positions = self._consumer.positions

@@ -8,6 +8,7 @@ import pytest
 from kbroker.client.admin import EARLIEST, LATEST
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
+from kbroker.client.record_range import RecordRange
 from kbroker.client.request_records import topic_rows
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import RecordBatchBuilder
@@ -63,6 +64,17 @@ def test_records_before_the_position_and_a_cut_tail_are_dropped(broker: FakeBrok
     consumer = Consumer(cluster, {("t", 0): 11})
     assert [(r.offset, r.value, r.timestamp_ms) for r in consumer.poll()] == [(11, b"b", 1010), (12, b"c", 1010)]
     assert consumer.positions == {("t", 0): 13}
+
+
+def test_a_range_of_a_topic_that_was_created_again_ends(broker: FakeBroker, cluster: Cluster) -> None:
+    """A range whose end was that of a log does not wait for records that the next topic of that name never gets."""
+    serve_log(broker, batch(0, b"a", b"b"), end=2)
+    part = RecordRange(Consumer(cluster, {("t", 0): 0}), {("t", 0): 9})
+    assert len(part.poll()) == 2
+    with pytest.raises(KafkaError, match=r"t-0: expected records up to offset 8, the log ends at offset 2: .*'t'"):
+        part.poll()
+    awaited = RecordRange(Consumer(cluster, {("t", 0): 2}), {("t", 0): 9}, awaits_ends=True)
+    assert awaited.poll() == []
 
 
 def test_empty_batch_moves_the_position(broker: FakeBroker, cluster: Cluster) -> None:
