@@ -322,8 +322,8 @@ cdef int write_bytes(Writer *w, Field *f, object value) except -1:
         return 0
     try:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    except TypeError:
-        wrong_type(f, value, "bytes")
+    except (TypeError, BufferError, ValueError):  # the latter two: not contiguous, or a released memoryview
+        wrong_type(f, value, "contiguous bytes")
     try:
         write_length(w, f, buffer.len, 4)
         memcpy(reserve(w, buffer.len), buffer.buf, buffer.len)

@@ -6,7 +6,9 @@ encoding). Decoding fills every field of the table; fields that the version lack
 default for missing keys, and rejects unknown keys and values that the version cannot carry. Text that is not UTF-8 is
 decoded to surrogate escapes, which encode to the same bytes.
 
-Every failure is a ProtocolError. Functions are safe from any thread; buffers and bodies must not change during a call.
+Malformed bytes, a body that cannot be encoded, and an unknown API or version are a ProtocolError; data without a
+contiguous buffer, or a position outside it, a TypeError, BufferError or ValueError. Functions are safe from any thread;
+buffers and bodies must not change during a call.
 """
 
 from __future__ import annotations
@@ -176,11 +178,14 @@ def encode_request_frame(
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """Encode a whole response as sent over a connection: size, header, body. Raises: ProtocolError."""
+    """Encode a whole response as sent over a connection: size, header, body; see encode_response.
+
+    Raises: ProtocolError.
+    """
     if not -0x80000000 <= correlation_id <= 0x7FFFFFFF:
         raise ProtocolError(f"CorrelationId: expected an integer from {-(2**31)} to {2**31 - 1}, got {correlation_id}")
     header = struct.pack(">i", correlation_id) + bytes(response_header_version(key, version))
-    return encode(response_plan(key, version), body, header, True)
+    return encode(response_plan(key, version), body, header, True, MAX_STRING_BYTES)
 
 
 def decode_response_frame(key: int, version: int, data: Buffer, offset: int = 0) -> tuple[int, Body]:

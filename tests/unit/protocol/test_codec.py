@@ -215,11 +215,20 @@ def test_a_response_has_no_string_that_no_client_reads(version: int) -> None:
     data = codec.encode_response(19, version, {"Topics": [topic]})
     (row,) = codec.decode_response(19, version, data)["Topics"]
     assert row["ErrorMessage"] == "x" * 32_766
+    assert codec.encode_response_frame(19, version, 1, {"Topics": [topic]}).endswith(data)
     topic["ErrorMessage"] = "x" * 32_767
     (row,) = codec.decode_response(19, version, codec.encode_response(19, version, {"Topics": [topic]}))["Topics"]
     assert row["ErrorMessage"] == "x" * 32_767
     with pytest.raises(ProtocolError, match="Name: a string of 32768 bytes, of at most 32767"):
         codec.encode_response(19, version, {"Topics": [{"Name": "x" * 32_768}]})
+
+
+def test_bytes_that_cannot_be_read() -> None:
+    released = memoryview(b"ab")
+    released.release()
+    for value in (memoryview(b"abcd")[::2], released, "text"):
+        with pytest.raises(ProtocolError, match=r"AuthBytes: expected contiguous bytes, got (memoryview|str)"):
+            codec.encode_request(36, 0, {"AuthBytes": value})
 
 
 def test_text_that_is_not_utf8_goes_through() -> None:
