@@ -172,7 +172,8 @@ def _lost_segments(folder: Path) -> list[Finding]:
         with suppress(checkpoints.CorruptFileError):  # reported with the other checkpoints
             offsets = checkpoints.offset_checkpoint(folder.parent / file).read()
             end = max(end, offsets.get((name["topic"], int(name["partition"])), 0) if name is not None else 0)
-    problem = f"expected segments with the records before offset {end}, found none"
+    way_out = "restore them from a copy, as no repair can; otherwise the next start begins an empty log"
+    problem = f"expected segments with the records before offset {end}, found none; {way_out}"
     return [Finding(folder, 0, 0, 0, problem)] if end > 0 else []
 
 
