@@ -145,6 +145,7 @@ class Broker:
                 self._runtime = parts
                 if self._was_stopped:
                     raise StartCancelled("the broker was stopped during its start")
+                logger.info("broker %d serves %s", self.config.node_id, _first_address(parts))
             except BaseException as error:
                 self._runtime = None
                 parts.stop()
@@ -153,7 +154,6 @@ class Broker:
                 raise
             finally:
                 self._starting = None
-            logger.info("broker %d serves %s", self.config.node_id, _first_address(parts))
 
     def join(self, storage: BrokerStorage) -> None:
         """Make this broker a node of an embedded cluster that uses its storage, from the next start on."""

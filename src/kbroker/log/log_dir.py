@@ -141,6 +141,11 @@ class LogDir:
             self.was_clean = marked_epoch is not None
             #: Broker epoch of the last clean stop, -1 without one.
             self.marked_epoch = -1 if marked_epoch is None else marked_epoch
+            self.recovery_points = self._read(checkpoints.RECOVERY_POINT_CHECKPOINT)
+            self.log_starts = self._read(checkpoints.LOG_START_CHECKPOINT)
+            self.cleaner_offsets = self._read(checkpoints.CLEANER_OFFSET_CHECKPOINT)
+            #: Readable end of each log at the last checkpoint; only for log messages, so its loss does no harm.
+            self.high_watermarks = self._read(checkpoints.HIGH_WATERMARK_CHECKPOINT)
         except OSError as e:
             self._lock.release()
             if isinstance(e, CorruptFileError):
@@ -155,11 +160,6 @@ class LogDir:
         self.checkpoints_lock = threading.Lock()
         self._has_new_names = False  # not synced yet
         self.deletion_note = DeletionNote(self.path)
-        self.recovery_points = self._read(checkpoints.RECOVERY_POINT_CHECKPOINT)
-        self.log_starts = self._read(checkpoints.LOG_START_CHECKPOINT)
-        self.cleaner_offsets = self._read(checkpoints.CLEANER_OFFSET_CHECKPOINT)
-        #: Readable end of each log at the last checkpoint; only for log messages, so its loss does no harm.
-        self.high_watermarks = self._read(checkpoints.HIGH_WATERMARK_CHECKPOINT)
 
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
         try:
