@@ -54,8 +54,10 @@ def format_address(address: Address) -> str:
 def parse_bootstrap(text: str) -> list[Address]:
     """Split a comma separated list of `host[:port]` or `[ipv6]:port`.
 
-    Raises: ValueError that names the malformed entry.
+    Raises: ValueError that names the malformed entry; TypeError for anything but a text.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"expected a text host:port[,host:port...], got {type(text).__name__}")
     addresses = []
     for entry in (part.strip() for part in text.split(",")):
         if not entry:

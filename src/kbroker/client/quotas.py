@@ -157,6 +157,8 @@ class QuotaClient(Closing):
                 request_timeout_s=request_timeout_s,
                 retry_timeout_s=retry_timeout_s,
             )
+        elif not isinstance(cluster, Cluster):
+            raise TypeError(f"expected a text host:port[,host:port...] or a Cluster, got {type(cluster).__name__}")
         elif properties is not None:
             raise ValueError("expected properties with host:port, got them with a Cluster, which has its own")
         self.cluster = cluster

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker.broker import StartCancelled
 from kbroker.broker.storage import BrokerStorage
-from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig, checked_settings
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.listeners import Listener
 from kbroker.common.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -69,6 +69,8 @@ class EmbeddedCluster:
         virtual_clock: bool = False,
         defaults: Mapping[str, object] = TEST_DEFAULTS,
     ) -> None:
+        if not isinstance(brokers, int):
+            raise TypeError(f"expected a number of brokers, got {brokers!r}; settings are the second argument")
         if brokers < 1:
             raise ValueError(f"expected at least 1 broker, got {brokers}")
         if racks and len(racks) != brokers:
@@ -84,7 +86,7 @@ class EmbeddedCluster:
         base: dict[str, object] = {
             **defaults,
             **dict.fromkeys(FACTORS, factor),
-            **(settings or {}),
+            **checked_settings(settings),
             "kbroker.brokers": brokers,
         }
         config = BrokerConfig(base)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker.broker import Broker
-from kbroker.common.configs.config import BrokerConfig, check_broker_names
+from kbroker.common.configs.config import BrokerConfig, check_broker_names, checked_settings
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.similar_names import did_you_mean
 from kbroker.coordinator.transaction_service import PartitionMarkers
@@ -95,7 +95,7 @@ class EmbeddedBroker(Broker):
         snapshots: bool = False,
         defaults: Mapping[str, object] = TEST_DEFAULTS,
     ) -> None:
-        given = settings or {}
+        given = checked_settings(settings)
         check_broker_names(given)
         values = {**defaults, **given}
         if "kbroker.in.memory" not in given and ("log.dirs" in given or "log.dir" in given):

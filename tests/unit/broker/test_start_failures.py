@@ -2,18 +2,51 @@
 
 import errno
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metadata.log.metadata_log import MetadataLog
+from kbroker.testing import EmbeddedBroker, EmbeddedCluster
 from tests.support.errors import raising
 
 
 def make_broker(folder: Path) -> Broker:
     return Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "node.id": 1})
+
+
+@pytest.mark.parametrize("make", [Broker, EmbeddedBroker, partial(EmbeddedCluster, 1)])
+@pytest.mark.parametrize("settings", ["server.properties", 1, ["log.dirs"], {1: "x"}])
+def test_settings_of_a_wrong_type(make: Callable[[Any], object], settings: object) -> None:
+    with pytest.raises(TypeError, match=r"expected a mapping from names of settings.*got (str|int|list|dict); BrokerC"):
+        make(settings)
+
+
+def test_settings_in_place_of_the_number_of_brokers() -> None:
+    wrong: Any = {"num.io.threads": 1}
+    with pytest.raises(TypeError, match=r"expected a number of brokers, got .*; settings are the second argument"):
+        EmbeddedCluster(wrong)
+
+
+@pytest.mark.parametrize(
+    "last_step", ["kbroker.broker.broker.logger.info", "kbroker.log.checkpoints.CheckpointFile.read"]
+)
+def test_ctrl_c_at_any_step_of_a_start_leaves_the_folder_free(
+    last_step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(last_step, raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            broker.start()
+    assert not broker.is_running
+    with make_broker(tmp_path):
+        pass
 
 
 def test_a_sync_that_fails_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

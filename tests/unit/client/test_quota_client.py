@@ -318,6 +318,12 @@ def test_a_broker_that_is_not_there(use: Callable[[AsyncQuotaClient], Awaitable[
     wait_for("the thread ends", lambda: threads() == [])
 
 
+@pytest.mark.parametrize("make", [QuotaClient, AsyncQuotaClient])
+def test_an_address_of_a_wrong_type(make: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match=r"expected a text host:port\[,host:port\.\.\.\].*, got int"):
+        make(9092)
+
+
 def test_wrong_arguments_are_refused_before_a_thread_starts() -> None:
     async def fail() -> None:
         with pytest.raises(ValueError, match="expected host:port"):

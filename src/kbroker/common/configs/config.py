@@ -118,6 +118,18 @@ def check_broker_names(names: Iterable[str]) -> None:
             raise ConfigError("", name, f"unknown config {name}; did you mean {meant}?")
 
 
+def checked_settings(values: Mapping[str, object] | None) -> Mapping[str, object]:
+    """Return values by the names of settings. Raises: TypeError for anything else, such as the path of a file."""
+    if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
+        return values
+    if values is None:
+        return {}
+    kind = type(values).__name__  # the values may be secrets
+    raise TypeError(
+        f"expected a mapping from names of settings, texts, to values, got {kind}; BrokerConfig.load reads files"
+    )
+
+
 def listener_key(listener: str, name: str) -> str:
     """Return the name of a listener's own key."""
     return f"listener.name.{listener.lower()}.{name}"
@@ -142,7 +154,7 @@ class BrokerConfig:
         self._texts_default: Mapping[str, str] = {}
         #: Defaults of topics, with the dynamic values that they follow from.
         self._topic_defaults: tuple[object, object, Mapping[str, ConfigValue]] = (None, None, {})
-        for name, value in (values or {}).items():
+        for name, value in checked_settings(values).items():
             key = broker_key(name)
             if key is not None:
                 self._static[name] = key.parse(value)
