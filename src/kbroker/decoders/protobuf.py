@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +30,7 @@ COMPILE_TIMEOUT_S = 20.0
 _MAX_ERROR = 300  # characters of protoc's
 _MAX_IMPORTS = 50  # nested ones
 MAX_FIELDS = 500_000  # of a record with the fields that its messages lack; beyond, the JSON does without these
+MAX_PARSED_FIELDS = 10_000_000  # of a record, as above: the runtime reserves memory for all of them
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
 
@@ -68,6 +69,7 @@ class ProtobufSchema:
                 need = "expected memory for its process, and room in a temporary folder (TMPDIR)"
                 raise UnfinishedError(f"protoc cannot run: {error}; {need}") from None
             files.update((one.name, one) for one in descriptor_pb2.FileDescriptorSet.FromString(compiled).file)
+        self._widest = max(_widest(one.message_type) for one in files.values())
         self._pool = descriptor_pool.DescriptorPool()
         _add(self._pool, main, files, [])
         self._file = self._pool.FindFileByName(main)
@@ -84,13 +86,13 @@ class ProtobufSchema:
         Args: ``indexes``: position of the message's type in the file, then in its parents; ``name``: its name instead.
         Raises: UndecodableError.
         """
-        from google.protobuf import json_format, message, message_factory
+        from google.protobuf import json_format, message
 
         kind = self._at(indexes) if name is None else self._message(name)
         if kind is None:
             raise UndecodableError(f"the schema has no message {name!r}")
         try:
-            found = message_factory.GetMessageClass(kind).FromString(data)
+            found = self._parsed(kind, data)
             text = json_format.MessageToJson(
                 found,
                 preserving_proto_field_name=True,
@@ -100,6 +102,8 @@ class ProtobufSchema:
                 descriptor_pool=self._pool,
             )
         except (message.DecodeError, json_format.Error, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, UndecodableError):
+                raise
             raise UndecodableError(f"not a message {kind.full_name}: {error}") from None
         return Decoded("protobuf", text, is_json=True, schema=kind.full_name)
 
@@ -118,12 +122,20 @@ class ProtobufSchema:
             raise UnencodableError(f"not a message {self._messages[0].full_name}: {reason}") from None
         return data
 
+    def _parsed(self, kind: Any, data: bytes) -> Any:
+        """Return a message of a type. Raises: UndecodableError beyond MAX_PARSED_FIELDS; DecodeError of Protobuf."""
+        from google.protobuf import message_factory
+
+        if len(data) // 2 * self._widest > MAX_PARSED_FIELDS:  # two bytes are the shortest message in another one
+            _check_parsed_fields(kind, data)
+        return message_factory.GetMessageClass(kind).FromString(data)
+
     def _field_count(self, found: Any) -> int:
         """Return the number of fields in all messages of a message, absent ones included.
 
         Raises: UndecodableError for too many characters of names.
         """
-        from google.protobuf import message, message_factory
+        from google.protobuf import message
 
         fields, characters, left = 0, 0, [found]
         while left:
@@ -149,7 +161,7 @@ class ProtobufSchema:
             if one.DESCRIPTOR.full_name == "google.protobuf.Any":
                 kind = self._message(one.type_url.rpartition("/")[2])
                 if kind is not None:
-                    left.append(message_factory.GetMessageClass(kind).FromString(one.value))
+                    left.append(self._parsed(kind, one.value))
         return fields
 
     def _at(self, indexes: Sequence[int]) -> Any:
@@ -179,6 +191,31 @@ def _serialized(text: str) -> Any:
         return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, message.DecodeError):
         return None
+
+
+def _widest(messages: Iterable[Any]) -> int:
+    """Return the maximum number of fields of message types and of those within them."""
+    return max((max(len(one.field), _widest(one.nested_type)) for one in messages), default=0)
+
+
+def _check_parsed_fields(kind: Any, data: bytes) -> None:
+    """Check the fields of all messages in the bytes of one. Raises: UndecodableError; DecodeError of Protobuf."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    fields, left = 0, [(kind, data)]
+    while left:
+        kind, data = left.pop()
+        # the content of a group is a set of fields already
+        for one in UnknownFieldSet(Empty.FromString(data)) if isinstance(data, bytes) else data:
+            field = kind.fields_by_number.get(one.field_number)
+            if field is not None and field.message_type is not None and not isinstance(one.data, int):
+                left.append((field.message_type, one.data))
+                fields += len(field.message_type.fields)
+                if fields > MAX_PARSED_FIELDS:
+                    raise UndecodableError(
+                        f"more than {MAX_PARSED_FIELDS} fields, absent ones of its messages included"
+                    )
 
 
 def _add(pool: Any, path: str, files: Mapping[str, Any], parents: Sequence[str]) -> None:

@@ -87,6 +87,20 @@ def test_absent_fields_of_many_messages_are_left_out() -> None:
     assert wide.decode(data).value["any"][""]["m"] == [{}] * 500
 
 
+@pytest.mark.parametrize("data", [b"\x0a\0" * 2000, b"\x13\x14" * 2000, b"\x1a\x04\x12\x02\x0a\0" * 2000])
+def test_a_short_message_is_no_gigabyte_of_memory(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent fields cost memory too; a message has all of its type, also in a group and in the value of a map."""
+    fields = "".join(f"optional int32 f{number} = {number};" for number in range(4, 200))
+    wide = ProtobufSchema(
+        f"""syntax = "proto2"; message M {{
+        repeated M m = 1; repeated group G = 2 {{ {fields} }} map<int32, M> n = 3; {fields} }}"""
+    )
+    wide.decode(data)
+    monkeypatch.setattr("kbroker.decoders.protobuf.MAX_PARSED_FIELDS", 300_000)
+    with pytest.raises(UndecodableError, match=r"^more than 300000 fields"):
+        wide.decode(data)
+
+
 @pytest.mark.parametrize("data", [b"\x0a\x02\x10\x01" * 1200, b"\x1a\xb0\x09" + b"\x01" * 1200])
 def test_a_short_message_is_no_gigabyte_of_names(data: bytes) -> None:
     long = "a" * 60_000
