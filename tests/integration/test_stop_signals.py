@@ -3,6 +3,7 @@
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -105,6 +106,18 @@ def test_sigquit_prints_the_stacks_of_a_broker_that_continues() -> None:
         process.terminate()
         assert "serving.py" in process.stderr.read()
     assert process.returncode == 0
+
+
+def test_ctrl_c_ends_the_health_check() -> None:
+    """Ctrl-C in a health check that waits ends it without a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_S)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "kbroker.client.health", address, "--timeout", str(PATIENCE_S)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (-signal.SIGINT, "")
 
 
 def test_no_signal_is_lost_before_the_wait() -> None:
