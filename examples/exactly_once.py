@@ -1,6 +1,6 @@
 """Consume, transform, produce: a program that crashes after each step and still writes each result exactly once.
 
-    pip install "kbroker[test]" confluent-kafka
+    pip install kbroker confluent-kafka
     python examples/exactly_once.py
 
 Each process ends as after a kill -9, and the next one continues. With a transaction around records and offsets, each

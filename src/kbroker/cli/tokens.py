@@ -110,7 +110,7 @@ def _hmac(token_id: str | None, hmac: str | None) -> Callable[[Tokens], bytes]:
 @token_arguments
 @click.option(
     "--period", type=Duration(1), default=BROKERS_DEFAULT, metavar="TIME",
-    help="Time from now to the new expiry.  [default: the broker's delegation.token.expiry.time.ms]",
+    help="Time from now to the new expiry.  [default and maximum: the broker's delegation.token.expiry.time.ms]",
 )  # fmt: skip
 @json_option
 def renew(token_id: str | None, bootstrap_server: str, hmac: str | None, period: int, as_json: bool) -> None:

@@ -90,7 +90,7 @@ class Errors(enum.IntEnum):
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are not enabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, "The delegation token is unknown to the broker."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "The principal is neither owner nor renewer of the delegation token."
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "Delegation tokens cannot be requested over this kind of connection."
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "Delegation tokens need a login by SASL or certificate, not by token."
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "Delegation token operations are not authorized."
     DELEGATION_TOKEN_EXPIRED = 66, "The delegation token has expired."
     INVALID_PRINCIPAL_TYPE = 67, "The type of the principal is not supported."
