@@ -121,6 +121,8 @@ def consume(
         if sum(value is not None and value is not False for value in options.values()) > 1:
             *names, final = options
             raise click.UsageError(f"expected at most one of {', '.join(names)} and {final}")
+    if as_json and form != "value":
+        raise click.UsageError("expected only one of --json and --format, got both")
     if group is not None:
         _check_group(topics, regex, {**starts, **ends, "--partition": partitions or None})
     starts_ms = None if timestamp is None else _timestamp_ms(timestamp, "--timestamp")

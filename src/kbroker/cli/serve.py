@@ -55,7 +55,7 @@ def serve(
     if file is not None and config_file is not None:
         raise click.UsageError(f"expected one properties file, got {file} and --config {config_file}")
     if in_memory and data_dir is not None:
-        raise click.UsageError("expected --in-memory or --data-dir, got both")
+        raise click.UsageError("expected only one of --in-memory and --data-dir, got both")
     options = serving.Options(
         listener, data_dir, file or config_file, key_values(settings, "--set"), in_memory, brokers, racks
     )

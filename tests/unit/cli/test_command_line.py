@@ -96,6 +96,7 @@ def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
         ("users add alice", "expected --password-file FILE, or a terminal on which to type the password"),
         ("produce t --encode avro", "expected --registry URL or the variable KBROKER_REGISTRY"),
         ("acls remove --topic t --json", "expected --yes beside --json"),
+        ("consume t --json --format full", "expected only one of --json and --format, got both"),
     ],
 )
 def test_a_missing_option_is_named(words: str, message: str) -> None:
@@ -108,7 +109,8 @@ def test_a_folder_of_a_broker_in_memory_is_refused() -> None:
     """A broker in memory would write nothing to the folder that the same command names."""
     words = ["--data-dir", "data", "--in-memory"]
     result = run("serve", *words)
-    assert (result.exit_code, result.stderr) == (2, "kbroker: expected --in-memory or --data-dir, got both\n")
+    message = "kbroker: expected only one of --in-memory and --data-dir, got both\n"
+    assert (result.exit_code, result.stderr) == (2, message)
     assert plain_options(words) is None
 
 
