@@ -21,6 +21,7 @@ from kbroker.cli.output import MAX_WIDTH, print_table
 from kbroker.decoders.record_json import json_bytes
 from tests.support import cli as cli_support
 from tests.support.cli import refusal
+from tests.support.ports import free_run
 
 HELP = """\
 Usage: kbroker [OPTIONS] COMMAND [ARGS]...
@@ -175,6 +176,11 @@ def test_version() -> None:
         ("serve --config nix.conf", "Invalid value for --config: nix.conf: No such file or directory"),
         ("serve nix.conf", "Invalid value for FILE: nix.conf: No such file or directory"),
         ("serve a.conf --config b.conf", "expected one properties file, got a.conf and --config b.conf"),
+        ("users add alice", "expected --password-file FILE, or a terminal on which to type the password"),
+        ("produce t --encode avro", "expected --registry URL or the variable KBROKER_REGISTRY"),
+        ("acls remove --topic t --json", "expected --yes beside --json"),
+        ("consume t --json --format full", "expected only one of --json and --format, got both"),
+        ("completion csh", "Invalid value for 'bash|zsh|fish': 'csh' is not one of 'bash', 'zsh', 'fish'."),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:
@@ -201,18 +207,10 @@ def test_a_filter_without_its_package_names_the_extra(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "args", ["topics list", "topics describe", "topics create t", "topics delete t", "produce t", "consume t"]
 )
-def test_no_broker_is_one_line_and_status_1(args: str, unused_address: str) -> None:
+def test_no_broker_is_one_line_and_status_1(args: str) -> None:
     """If no broker listens, every command reports it in one line with status 1."""
-    result = run(*args.split(), env={"KBROKER_BOOTSTRAP": unused_address})
-    assert f"{unused_address}: connection refused" == refusal(result, 1)
-
-
-@pytest.fixture
-def unused_address() -> str:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    unused = f"127.0.0.1:{free_run(1)}"
+    assert refusal(run(*args.split(), env={"KBROKER_BOOTSTRAP": unused})) == f"{unused}: connection refused"
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from kbroker._core.clock import VirtualClock
-from kbroker.cli import cli
+from tests.support import cli
 from tests.support.fake_broker import Body, FakeBroker
 from tests.support.fixtures import fixture_of
 
@@ -110,14 +110,11 @@ broker = fixture_of(TransactionBroker)
 
 
 def run(broker: FakeBroker, *arguments: str) -> Result:
-    command = ["transactions", *arguments, "--bootstrap-server", broker.bootstrap]
-    return CliRunner().invoke(cli, command, obj=VirtualClock(NOW_MS))
+    return cli.run(broker, "transactions", *arguments, obj=VirtualClock(NOW_MS))
 
 
 def out(broker: FakeBroker, *arguments: str) -> str:
-    result = run(broker, *arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
+    return cli.printed(broker, "transactions", *arguments, obj=VirtualClock(NOW_MS))
 
 
 def parsed(broker: FakeBroker, *arguments: str) -> Any:

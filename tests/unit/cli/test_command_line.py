@@ -17,6 +17,7 @@ from kbroker.common.quota_limits import limit_text, parse_limit
 from kbroker.serving import plain_options
 from tests.support import cli as cli_support
 from tests.support import need
+from tests.support.cli import refusal
 
 run = functools.partial(cli_support.run, None)
 
@@ -33,8 +34,7 @@ run = functools.partial(cli_support.run, None)
 )
 def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
     """A misspelt command in the root or in a group gets a suggestion."""
-    result = run(*words.split())
-    assert (result.exit_code, result.stderr) == (2, f"kbroker: {expected}\n")
+    assert refusal(run(*words.split()), 2) == expected
 
 
 @pytest.mark.parametrize("words", [(), ("consume",), ("groups", "reset"), ("pipeline", "recommend")])
@@ -53,7 +53,7 @@ def test_help_breaks_no_name_of_an_option(
 def test_the_size_of_measured_records_is_limited(command: str) -> None:
     """A record size above the limit is wrong usage, not a MemoryError."""
     result = run("perf", command, "t", "-b", "127.0.0.1:1", "--record-size", "99999999999")
-    assert (result.exit_code, "99999999999 is not in the range" in result.stderr) == (2, True)
+    assert "99999999999 is not in the range" in refusal(result, 2)
 
 
 @pytest.mark.parametrize(
@@ -86,23 +86,7 @@ def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
 )
 def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
     """The value is rejected before the command connects to a broker."""
-    result = run(*words.split(), "-b", "127.0.0.1:1")
-    assert (result.exit_code, f"kbroker: Invalid value {message}" in result.stderr) == (2, True), result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("users add alice", "expected --password-file FILE, or a terminal on which to type the password"),
-        ("produce t --encode avro", "expected --registry URL or the variable KBROKER_REGISTRY"),
-        ("acls remove --topic t --json", "expected --yes beside --json"),
-        ("consume t --json --format full", "expected only one of --json and --format, got both"),
-    ],
-)
-def test_a_missing_option_is_named(words: str, message: str) -> None:
-    """The error precedes any connection, and no prompt is written where there is no terminal."""
-    result = run(*words.split(), "-b", "127.0.0.1:1")
-    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, f"kbroker: {message}")
+    assert f"Invalid value {message}" in refusal(run(*words.split(), "-b", "127.0.0.1:1"), 2)
 
 
 def test_a_folder_of_a_broker_in_memory_is_refused() -> None:
@@ -129,22 +113,20 @@ def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, mess
     file = tmp_path / "client.properties"
     file.write_text(f"ssl.keystore.password=x\nacks=all\nssl.provider=y\n{line}\n")
     result = run("topics", "list", "--command-config", str(file), "-b", "127.0.0.1:1")
-    assert (result.exit_code, result.stderr) == (2, f"kbroker: Invalid value for --command-config: {file}: {message}\n")
+    assert refusal(result, 2) == f"Invalid value for --command-config: {file}: {message}"
 
 
 def test_a_password_that_is_not_utf_8(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_bytes(b"p\xe4ss\n")
     result = run("users", "add", "bob", "--password-file", str(file), "-b", "127.0.0.1:1")
-    expected = f"kbroker: Invalid value for --password-file: {file}: expected UTF-8 text, found other bytes\n"
-    assert (result.exit_code, result.stderr) == (2, expected)
+    assert refusal(result, 2) == f"Invalid value for --password-file: {file}: expected UTF-8 text, found other bytes"
 
 
 def test_a_group_is_read_as_it_says() -> None:
     """--group excludes the options that set a position."""
     for option in (["--offset", "1"], ["--timestamp", "0"], ["--partition", "0"]):
-        result = run("consume", "t", "--group", "g", *option)
-        assert (result.exit_code, "kbroker groups reset" in result.stderr) == (2, True)
+        assert "kbroker groups reset" in refusal(run("consume", "t", "--group", "g", *option), 2)
 
 
 def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +187,6 @@ def test_completion_script(shell: str) -> None:
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, capture_output=True, check=False)
         assert (checked.returncode, checked.stderr) == (0, "")
-
-
-def test_completion_of_another_shell_is_refused() -> None:
-    """The error lists the shells."""
-    result = run("completion", "csh")
-    assert result.exit_code == 2
-    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in result.stderr
 
 
 def test_bash_completes(tmp_path: Path) -> None:
