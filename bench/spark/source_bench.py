@@ -33,7 +33,7 @@ from kbroker.protocol.records import RecordBatchBuilder
 from kbroker.spark.setup.session import build_session
 from tests.support.broker import BrokerProcess
 from tests.support.certificates import Certificates
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 
 PARTITIONS = 4
 BATCH_BYTES = 16_000  # Kafka's default batch.size of producers
@@ -89,7 +89,7 @@ def read(spark: Any, source: str, options: Mapping[str, Any], topic: str) -> tup
 def secured(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return settings of a broker with a second listener in TLS, and options of both sources for this listener."""
     certificates = Certificates(folder)
-    plain = free_pair()
+    plain = free_run(2)
     tls = plain + 1
     settings = {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}",

@@ -13,7 +13,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kafka import SHORT_LIVED, ClassArchive, classpath, java_command
 from tests.support.kill import create_topic
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 from tests.support.topic_reader import Reader, read_to_end
 
 CONNECTOR = "org.apache.kafka.connect.file.FileStreamSourceConnector"
@@ -83,7 +83,7 @@ def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path,
     deaths = ("worker", "broker") * (3 if soak else 1)
     broker = started(start_broker)
     create_topic(broker.bootstrap, "lines", 1)
-    source, port = tmp_path / "lines.txt", free_pair()
+    source, port = tmp_path / "lines.txt", free_run(2)
     source.write_text("".join(f"line {number}\n" for number in range(count)))
     properties = tmp_path / "worker.properties"
     settings = worker_settings(broker.bootstrap, port)

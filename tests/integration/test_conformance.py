@@ -21,7 +21,7 @@ from tests.conformance.run import (
 from tests.conformance.sasl import SETTINGS
 from tests.conformance.talk import look_at
 from tests.support.broker import BrokerProcess
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 
 AT_A_TIME = 10  # some cases wait for seconds
 
@@ -32,7 +32,7 @@ def chosen() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    port = free_pair()
+    port = free_run(2)
     listeners = f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{port + 1}"
     settings = {"group.initial.rebalance.delay.ms": "0", "listeners": listeners, **SETTINGS}
     broker = BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", settings)

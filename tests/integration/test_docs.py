@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from kbroker.testing import EmbeddedBroker
 from tests.support.broker import BrokerProcess
 from tests.support.closing import close_at_end
 from tests.support.need import program
+from tests.support.ports import free_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -112,17 +112,12 @@ def session(tmp_path: Path) -> Session:
     return close_at_end(Session(tmp_path))
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize(("example", "port"), [("line_server", "7007"), ("http_like", "8008")])
 def test_the_servers_of_embedding(session: Session, example: str, port: str) -> None:
     """The servers respond to nc and curl as the page shows."""
     program(*(["curl"] if example == "http_like" else []))
     (block,) = [one for one in blocks("embedding.md", "console") if f"examples/{example}.py" in one]
-    (start, said), *others = steps(block.replace(port, free_port()))
+    (start, said), *others = steps(block.replace(port, str(free_run(1))))
     assert session.serve(start, len(said)) == said
     for command, printed in others:
         assert session.run(command) == printed, command

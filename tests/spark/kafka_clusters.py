@@ -12,13 +12,13 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.find_spark_home import _find_spark_home
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, NewTopic
+from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
-from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import NO_WORKER
 from kbroker.testing.waiting import wait_until
 from tests.support.certificates import Certificates
+from tests.support.client import drain
 from tests.support.kafka import KafkaCluster
 from tests.support.secured import PASSWORDS, PLAIN
 
@@ -79,15 +79,10 @@ def fill(kafka: KafkaCluster, topic: str, count: int, partitions: int = 4, *, fi
             producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=1_000_000 + number)
 
 
-def values(kafka: KafkaCluster, topic: str, partitions: int = 4) -> list[int]:
-    """Return the committed values of a topic, sorted."""
+def values(kafka: KafkaCluster, topic: str) -> list[int]:
+    """Return the committed values of a topic of four partitions, sorted."""
     with Cluster(kafka.bootstrap) as cluster:
-        ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
-        consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), read_committed=True)
-        found: list[int] = []
-        while any(consumer.positions[place] < end.offset for place, end in ends.items()):
-            found += [int(record.value or b"-1") for record in consumer.poll()]
-    return sorted(found)
+        return sorted(int(one.value or b"-1") for one in drain(cluster, topic, 4, read_committed=True))
 
 
 def logged(kafka: KafkaCluster) -> list[str]:
@@ -99,8 +94,8 @@ def logged(kafka: KafkaCluster) -> list[str]:
 class Disturbance:
     """Events of a cluster while jobs run, one step after the other; `done` lists the complete steps."""
 
-    def __init__(self, kafka: KafkaCluster, topics: Iterable[str], partitions: int = 4) -> None:
-        self.kafka, self.topics, self.partitions = kafka, tuple(topics), partitions
+    def __init__(self, kafka: KafkaCluster, topics: Iterable[str]) -> None:
+        self.kafka, self.topics = kafka, tuple(topics)
         self.done: list[str] = []
         self._admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap.split(","))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -94,12 +93,6 @@ def offsets(topic: str, by_partition: Iterable[int]) -> str:
 def in_turn(count: int, partitions: int) -> list[Place]:
     """Return the places of the first `count` values of `fill`."""
     return sorted((number % partitions, number // partitions, str(number)) for number in range(count))
-
-
-def unused_address() -> str:
-    """Return an address of this machine on which no server listens."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def served(broker: EmbeddedBroker) -> Counter[tuple[str, int]]:

@@ -16,8 +16,9 @@ import pytest
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.connector import clear_failures, explain, sink_options, source_options
 from kbroker.testing import wait_until
-from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, running, table, unused_address
+from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, running, table
 from tests.support.broker import BrokerProcess
+from tests.support.ports import free_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ def failure(action: Callable[[], object], address: str) -> str:
 
 def test_no_broker(connector: SparkSession, tmp_path: Path) -> None:
     """Without a server at the address, read, stream and write fail after seconds, not minutes."""
-    address = unused_address()
+    address = f"127.0.0.1:{free_run(1)}"
     begun = time.monotonic()
     options = source_options(address, patience_ms=2000)
     read = connector.read.format("kafka").options(**options, subscribe="t").load()

@@ -18,7 +18,7 @@ from bench.purgatory.run_point import Point, measure, point_of
 from bench.purgatory.spark_job import plan, points_of, run_points, run_study
 from bench.purgatory.study_page import render_study
 from kbroker.spark.errors import PipelineError
-from tests.spark.test_report import Checker
+from tests.spark.test_report import assert_stands_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,11 +191,7 @@ def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
     }
     crossed = {**rows[0], "rate": 5_000.0, "saturated": "rate", "other_cpus": 1.5, "mix": "2/6"}
     text = render_study([*rows, failed, crossed], "a <file>", NOW)
-    checker = Checker()
-    checker.feed(text)
-    checker.close()
-    assert checker.open == []
-    assert "script" not in checker.seen
+    assert_stands_alone(text)
     assert "a &lt;file&gt;" in text
     assert "Failed: 2/6 mix at 100,000/s, seed 1, repetition 1: &lt;b&gt;&amp;" in text
     assert "2/6 mix (2 ms median, 6 ms 75th percentile)" in text

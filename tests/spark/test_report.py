@@ -54,6 +54,15 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
+def assert_stands_alone(text: str) -> None:
+    """Assert that a page is well formed and has no script."""
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert checker.open == []
+    assert "script" not in checker.seen
+
+
 def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
     """All plots and tables are well formed, without a script or an address, with any names of clients."""
     quotas = {QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 2_000.0}}
@@ -66,11 +75,7 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
     )  # fmt: skip
     text = page.read_text(encoding="utf-8")
     assert size == len(text.encode())
-    checker = Checker()
-    checker.feed(text)
-    checker.close()
-    assert checker.open == []
-    assert "script" not in checker.seen
+    assert_stands_alone(text)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;script&gt;" in text
     for heading in ("Usage over time", "Who was throttled", "Recommended quotas", "What if", "Clients", "What to do"):
@@ -136,10 +141,7 @@ def test_every_value_is_text(tmp_path: Path) -> None:
         made_at=NOW,
         cards=[(nasty, nasty)],
     )
-    reader = Checker()
-    reader.feed(text)
-    assert reader.open == []
-    assert "script" not in reader.seen
+    assert_stands_alone(text)
     assert text.count("script") == text.count("&gt;&lt;script&gt;&amp;amp;") > 15
 
 

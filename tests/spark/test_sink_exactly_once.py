@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kbroker.client.admin import EARLIEST, Admin, NewTopic
+from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
-from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.common.errors import KafkaError
 from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, check_repeated, read_note
@@ -23,6 +22,7 @@ from tests.spark.exactly_once_driver import copy
 from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
 from tests.spark.standalone import ROOT, environment
 from tests.support.broker import BrokerProcess
+from tests.support.client import drain
 
 ROWS = 1200  # three batches; a process is killed in the second
 LOCAL, TWO_EXECUTORS = "local[2,4]", "local-cluster[2,1,1024]"  # both repeat a failed task
@@ -35,16 +35,9 @@ def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
         yield opened
 
 
-def values(cluster: Cluster, *, read_committed: bool = True) -> list[int]:
+def values(cluster: Cluster) -> list[int]:
     """Return the values in `out`, sorted."""
-    ends = Admin(cluster).list_offsets({("out", p): -1 for p in range(2)})
-    consumer = Consumer(
-        cluster, {("out", p): EARLIEST for p in range(2)}, max_wait_ms=10, read_committed=read_committed
-    )
-    found: list[int] = []
-    while any(consumer.positions[place] < ends[place].offset for place in ends):
-        found += [int(record.value or b"-1") for record in consumer.poll()]
-    return sorted(found)
+    return sorted(int(one.value or b"-1") for one in drain(cluster, "out", 2, max_wait_ms=10, read_committed=True))
 
 
 def drive(bootstrap: str, folder: Path, master: str, phase: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,6 @@ FAILS has the tests that may fail, with reasons; the exit status is 1 if another
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.support.broker import BrokerProcess  # noqa: E402
+from tests.support.ports import free_run  # noqa: E402
 
 VERSION = "3.0.12"
 FAILS = {
@@ -61,8 +61,7 @@ def main() -> int:
         (source / "test" / "service.py").write_text(SERVICE)
     (folder / "empty").mkdir(exist_ok=True)
     data = folder / f"data-{time.time_ns():x}"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_run(1)
     # test_describe_configs_broker_resource_returns_configs needs a configured address instead of a default
     broker = BrokerProcess(data, {**SETTINGS, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})
     broker.port = port

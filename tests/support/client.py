@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 
+from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer, Record
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import wait_for
@@ -247,3 +250,13 @@ def send_values(
 def values_of(broker: EmbeddedBroker, topic: str = "t") -> list[bytes | None]:
     """Return the values in the log of a topic."""
     return [record.value for record in broker.records(topic)]
+
+
+def drain(cluster: Cluster, topic: str, partitions: int, **settings: Any) -> list[Record]:
+    """Return the records that a topic has now. Args: ``settings`` of the consumer."""
+    ends = Admin(cluster).list_offsets({(topic, number): LATEST for number in range(partitions)})
+    consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), **settings)
+    found: list[Record] = []
+    while any(consumer.positions[place] < end.offset for place, end in ends.items()):
+        found += consumer.poll()
+    return found

@@ -69,10 +69,9 @@ class FakeQuorum:
     def commit(self) -> None:
         self.high_watermark = self.end_offset
 
-    def elect(self, leader_id: int, *, loses_uncommitted: bool = True) -> None:
-        """Elect a leader, by default one without the records that are not committed."""
-        if loses_uncommitted:
-            self.batches = [one for one in self.batches if one.end <= self.high_watermark]
+    def elect(self, leader_id: int) -> None:
+        """Elect a leader without the records that are not committed."""
+        self.batches = [one for one in self.batches if one.end <= self.high_watermark]
         self.leader_id, self.epoch = leader_id, self.epoch + 1
         self._append_leader_change()
 

@@ -88,14 +88,14 @@ class Runs:
         self._process.stdin.flush()
         return Result(*json.loads(self._process.stdout.readline()))
 
-    def sweep(self, case: Case, step: int = 1) -> Iterator[tuple[Case, Result]]:
+    def sweep(self, case: Case) -> Iterator[tuple[Case, Result]]:
         """Make a run for each call that the load makes, beginning with the call of the case."""
         while True:
             result = self.make(case)
             if result.failed == 0:
                 return
             yield case, result
-            case = case._replace(first=case.first + step)
+            case = case._replace(first=case.first + 1)
 
 
 # ---------------------------------------------------------------------------------------- in the process of the runs

@@ -13,7 +13,7 @@ from kbroker.spark.setup.jars import Jar, fetch_jars
 from kbroker.spark.setup.java import require_java
 from kbroker.testing.waiting import wait_until
 from tests.support import need
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 
 MINICLUSTER = Jar(
     "org.apache.hadoop",
@@ -38,7 +38,7 @@ class Hdfs:
         except (PipelineError, OSError) as error:
             need.lack(str(error))
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_pair()
+        self.port = free_run(2)
         details, output = folder / "details.json", folder / "hdfs.log"
         jars = os.path.join(_find_spark_home(), "jars", "*")
         words = ("-nomr", "-format", "-datanodes", "1", "-nnport", str(self.port), "-writeDetails", str(details))

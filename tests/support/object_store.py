@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 
 ROOT = Path(__file__).resolve().parents[2]
 _SERVER = (
@@ -63,7 +63,7 @@ class FaultyStore:
 
     def __init__(self, store: ObjectStore) -> None:
         self._upstream = store.port
-        self.port = free_pair()
+        self.port = free_run(2)
         self._process: subprocess.Popen[str] | None = None
         self.start()
 

@@ -7,13 +7,8 @@ import socket
 FIRST, END = 20_000, 32_000  # below the ephemeral ports of outgoing connections, of which tests make thousands
 
 
-def free_pair() -> int:
-    """Return the first of two consecutive free ports; the search begins at a port that depends on the process."""
-    return free_run(2)
-
-
 def free_run(length: int) -> int:
-    """Return the first of ``length`` consecutive ports that are free now."""
+    """Return the first of consecutive ports that are free now; the search begins at a port by the process's id."""
     count = END - FIRST
     for step in range(0, count, length):
         first = FIRST + (os.getpid() * 64 + step) % count

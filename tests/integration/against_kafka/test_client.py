@@ -13,7 +13,7 @@ from kbroker.client.cluster_changes import plan_changes, read_cluster
 from kbroker.client.cluster_description import describe_cluster
 from kbroker.client.cluster_file import read_cluster_file
 from kbroker.client.connection import Body
-from kbroker.client.consumer import Consumer, Record
+from kbroker.client.consumer import Consumer
 from kbroker.client.group_lag import lags_of
 from kbroker.client.group_members import ClassicMember, ConsumerMember
 from kbroker.client.group_removal import remove_member
@@ -32,6 +32,7 @@ from kbroker.common.security.delegation_token import Principal
 from kbroker.console.server import ConsoleServer
 from kbroker.protocol.records import iter_batches
 from tests.support.broker import wait_for
+from tests.support.client import drain
 from tests.support.console import Browser
 from tests.support.console_pages import check_groups_and_access, check_pages
 from tests.support.errors import error_of
@@ -51,16 +52,6 @@ def topic(cluster: Cluster) -> str:
     (made,) = Admin(cluster).create_topics([NewTopic(name, partitions=3, configs={"retention.ms": "86400001"})])
     assert (made.partitions, made.replication_factor) == (3, 1)
     return name
-
-
-def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -> list[Record]:
-    """Return all records that the topic has now."""
-    ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
-    consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), **settings)
-    found: list[Record] = []
-    while any(consumer.positions[tp] < end.offset for tp, end in ends.items()):
-        found += consumer.poll()
-    return found
 
 
 def test_topic_life(cluster: Cluster, topic: str) -> None:
@@ -109,7 +100,7 @@ def test_records_come_back_as_they_were(cluster: Cluster, topic: str, codec: str
             producer.send(topic, value, key, partition=partition, timestamp_ms=1000 + time_ms, headers=headers)
     assert sum(d.record_count for d in deliveries) == 200
     assert len(deliveries) > 10
-    found = drain(cluster, topic)
+    found = drain(cluster, topic, 3)
     assert sorted(sent, key=lambda s: s[1]) == sorted(
         [(r.partition, r.timestamp_ms - 1000, r.key, r.value, r.headers) for r in found], key=lambda s: s[1]
     )
@@ -178,8 +169,8 @@ def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str,
             other.produce(topic, value, partition=partition)
         other.flush(30)
         (other.commit_transaction if commit else other.abort_transaction)(30)
-    assert {b"committed"} == {r.value for r in drain(cluster, topic, read_committed=True)}
-    assert {b"aborted", b"committed"} == {r.value for r in drain(cluster, topic)}
+    assert {b"committed"} == {r.value for r in drain(cluster, topic, 3, read_committed=True)}
+    assert {b"aborted", b"committed"} == {r.value for r in drain(cluster, topic, 3)}
 
 
 def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str, kafka: str) -> None:

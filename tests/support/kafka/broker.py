@@ -16,7 +16,7 @@ from typing import IO
 from tests.support import wire
 from tests.support.kafka.jars import QUICK_START, VERSION, ClassArchive, classpath, java_command
 from tests.support.kafka.tool_server import storage_tool
-from tests.support.ports import free_pair
+from tests.support.ports import free_run
 
 HEAP = "512m"
 PID_FILE = "pid"
@@ -91,7 +91,7 @@ class ApacheKafka:
         version: str = VERSION,
     ) -> None:
         self.settings = dict(settings or {})
-        self.port = free_pair() if port is None else port
+        self.port = free_run(2) if port is None else port
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if folder is None else folder
         self._listeners = listeners
         self._heap = heap

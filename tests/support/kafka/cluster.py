@@ -51,7 +51,6 @@ class KafkaCluster:
         *,
         controllers: int = 0,
         protocol: str = "",
-        heap: str = "",
         before: str = "",
         options: tuple[str, ...] = (),
         version: str = VERSION,
@@ -60,7 +59,7 @@ class KafkaCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-cluster-"))
         self.cluster_id = new_id()
         self.protocol = protocol
-        self._heap = heap or (SMALL_HEAP if controllers else HEAP)
+        self._heap = SMALL_HEAP if controllers else HEAP
         self._before, self._options, self._version = before, options, version
         first = free_run(PORTS * (count + controllers))
         self._ports = [first + PORTS * index for index in range(count)]

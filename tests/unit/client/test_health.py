@@ -1,6 +1,5 @@
 """Health check: one attempt, or a wait for a broker that is starting."""
 
-import socket
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from kbroker.client import health
 from kbroker.client.connection import BrokerConnectionError
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_log import FakeTime
+from tests.support.ports import free_run
 
 
 def test_a_broker_that_responds(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,8 +26,7 @@ def test_a_time_that_no_clock_measures(seconds: str, capsys: pytest.CaptureFixtu
 
 def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is retried until the time-out, and is then raised as the error."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        unused = f"127.0.0.1:{listener.getsockname()[1]}"
+    unused = f"127.0.0.1:{free_run(1)}"
     times: dict[str, Any] = {"clock": fake_time.clock, "sleep": fake_time.sleep}
     with pytest.raises(BrokerConnectionError, match="connection refused"):
         health.wait_for(unused, 0.0, **times)

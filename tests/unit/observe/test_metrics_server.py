@@ -20,6 +20,7 @@ from kbroker.observe.http_access import HttpAccess
 from kbroker.observe.http_routes import RouteTable
 from kbroker.observe.metrics_server import MAX_SCRAPES, MetricsServer
 from tests.support.errors import raising
+from tests.support.ports import free_run
 
 QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
 
@@ -78,9 +79,7 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
 
 def test_a_server_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that fails leaves nothing open: a stop ends, and the next start serves the same port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = HttpServer("127.0.0.1", port, Echo, 1, name="echo")
+    server = HttpServer("127.0.0.1", free_run(1), Echo, 1, name="echo")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
         with pytest.raises(OSError, match="starts no more threads"):
