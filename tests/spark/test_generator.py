@@ -23,6 +23,7 @@ from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.usage_views.throttles import throttles
 from kbroker.spark.whatif.check import check, replay_exact
 from kbroker.spark.whatif.quota_set import QuotaSet
+from tests.support.fixtures import fixture_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,9 +36,7 @@ def made(shape: Shape) -> pa.Table:
     return pa.concat_tables([block_rows(people, block)[0] for block in range(shape.blocks)])
 
 
-@pytest.fixture(scope="module")
-def log() -> pa.Table:
-    return made(SHAPE)
+log = fixture_of(made, SHAPE, scope="module")
 
 
 def test_as_many_requests_as_asked_for(log: pa.Table) -> None:

@@ -36,6 +36,7 @@ from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day,
 from tests.spark.day import DATE, OURS, START_US, Day, make_day, to_line
 from tests.spark.source_support import plan_of
 from tests.spark.written_table import write_table
+from tests.support.fixtures import fixture_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,9 +53,7 @@ SMALL = StreamOptions(buckets=2, split_rows=100)
 LATER_MS = START_US // 1000 + 48 * 3_600_000
 
 
-@pytest.fixture(scope="module")
-def day() -> Day:
-    return make_day(ROWS)
+day = fixture_of(make_day, ROWS, scope="module")
 
 
 @pytest.fixture(scope="module")

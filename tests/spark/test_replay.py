@@ -20,6 +20,7 @@ from kbroker.spark.whatif.sum import by_client, second_rows
 from tests.spark.logged import LoggedBroker, in_order, lacking, logged, traffic
 from tests.spark.test_replay_core import SETS, verdicts_of
 from tests.spark.written_table import write_table
+from tests.support.fixtures import fixture_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 USERS, CLIENTS = ("ann", "bob", "eve"), ("a", "b", "c", "d", "")
 
 
-@pytest.fixture(scope="module")
-def broker() -> LoggedBroker:
-    return logged(traffic(3_000, 11, USERS, CLIENTS), SETS["users"])
+broker = fixture_of(lambda: logged(traffic(3_000, 11, USERS, CLIENTS), SETS["users"]), scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from kbroker.broker import Broker
 from kbroker.common.quotas import QuotaEntity
 from tests.spark.logged import LoggedBroker, logged, traffic
 from tests.spark.written_table import write_table
+from tests.support.fixtures import fixture_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,9 +23,7 @@ IN_FORCE = {QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_r
 FILE = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 3000}\n"
 
 
-@pytest.fixture(scope="module")
-def log() -> LoggedBroker:
-    return logged(traffic(1_500, 41), IN_FORCE)
+log = fixture_of(lambda: logged(traffic(1_500, 41), IN_FORCE), scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,6 @@
 """Fixtures that the unit tests of several packages share."""
 
-import pytest
+from tests.support.fixtures import fixture_of
+from tests.support.server import make_bench
 
-from tests.support.server import Bench, make_bench
-
-
-@pytest.fixture
-def bench() -> Bench:
-    """Return request handlers over metadata in memory."""
-    return make_bench()
+bench = fixture_of(make_bench)

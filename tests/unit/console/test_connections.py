@@ -1,7 +1,5 @@
 """Connections of the pages: one identity each, reused by the next page, closed after a failure or beyond a limit."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from kbroker.console import connections
 from kbroker.console.connections import IDLE_MS, MAX_KEPT, Connections, Identity
 from kbroker.console.requests import PageError
 from kbroker.console.site import METADATA_MS, REMEMBERED_MS, Memory
+from tests.support.fixtures import fixture_of
 
 ALICE, BOB = Identity("User:alice", "10.0.0.1"), Identity("User:bob", "10.0.0.1")
 
@@ -39,21 +38,14 @@ class Rig:
         self.clock = VirtualClock(1_700_000_000_000)
         self.opened: list[Fake] = []
         self.connections = Connections(self.open, self.clock)
+        self.lease: Any = self.connections.lease
 
     def open(self, identity: Identity) -> Any:
         self.opened.append(Fake(identity))
         return self.opened[-1]
 
-    @contextmanager
-    def lease(self, identity: Identity) -> Iterator[Any]:
-        with self.connections.lease(identity) as cluster:
-            yield cluster
 
-
-@pytest.fixture
-def rig() -> Rig:
-    """Return connections without a client."""
-    return Rig()
+rig = fixture_of(Rig)
 
 
 def test_a_connection_is_kept_for_its_user_alone(rig: Rig) -> None:

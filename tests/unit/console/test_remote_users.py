@@ -1,5 +1,7 @@
 """Sign-in of the users of another cluster: sessions of the same user beside each other, and changed passwords."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from kbroker.client.security import ClientSecurity
@@ -14,17 +16,11 @@ from tests.support.errors import raising
 PROPERTIES = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "own"}
 
 
-class Connection:
-    """Connections that were opened for a login."""
-
-    def close(self) -> None: ...
-
-
 class Users:
     """Users of a cluster that accepts each password."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ClientSecurity, "open_cluster", lambda *_, **settings: Connection())
+        monkeypatch.setattr(ClientSecurity, "open_cluster", lambda *_, **settings: SimpleNamespace(close=lambda: None))
         self.users = RemoteUsers("broker:9092", ClientSecurity({**PROPERTIES, "sasl.password": "own"}))
 
     def sign_in(self, password: str) -> SignedIn | None:

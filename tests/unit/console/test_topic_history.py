@@ -4,11 +4,10 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from kbroker._core.clock import VirtualClock
 from kbroker.console import topic_history
 from kbroker.console.topic_history import EVERY_MS, SAMPLES, Point, TopicHistory
+from tests.support.fixtures import fixture_of
 
 T0 = 1_700_000_000_000
 
@@ -33,10 +32,7 @@ class Rig:
         self.history.look(self.now_ms)
 
 
-@pytest.fixture
-def rig() -> Rig:
-    """Return a history without a sample."""
-    return Rig()
+rig = fixture_of(Rig)
 
 
 def test_the_rate_of_a_topic_is_that_of_all_its_partitions(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from kbroker.coordinator.internal_topic import UnreadableError
 from kbroker.coordinator.partition_replay import PartitionReplay
 from kbroker.coordinator.runtime import LOAD_TIME_WINDOW_MS, CoordinatorRuntime, CoordinatorShard
 from tests.support.errors import error_of, raising
+from tests.support.fixtures import fixture_of
 from tests.support.groups import MemoryTopic
 
 
@@ -55,10 +56,7 @@ class Scene:
         self.topic.partition = look  # type: ignore[method-assign]
 
 
-@pytest.fixture
-def scene() -> Scene:
-    """Return a coordinator over one partition."""
-    return Scene()
+scene = fixture_of(Scene)
 
 
 def test_a_topic_is_served_from_its_creation_on() -> None:

@@ -13,6 +13,7 @@ from kbroker.member.forwarding import ENVELOPE, ForwardingManager
 from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.protocol import codec
 from kbroker.requests.context import Body
+from tests.support.fixtures import fixture_of
 from tests.support.member import FakeChannel
 from tests.support.server import make_bench
 from tests.unit.handlers.test_request_handler import FakeRequest, NoQuotas, no_requests
@@ -54,10 +55,7 @@ def decoded(request: FakeRequest) -> Body:
     return codec.decode_response_frame(request.api_key, request.api_version, data)[1]
 
 
-@pytest.fixture
-def front() -> Front:
-    """Return request handlers of a member with the default settings."""
-    return Front()
+front = fixture_of(Front)
 
 
 def test_the_envelope_has_the_request_its_header_and_the_client(front: Front) -> None:

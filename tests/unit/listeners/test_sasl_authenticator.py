@@ -14,6 +14,7 @@ from kbroker.metadata.features import FinalizedFeatures
 from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
 from kbroker.security.mechanisms import PlainMechanism, ScramMechanism
+from tests.support.fixtures import fixture_of
 
 HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE, PRODUCE = 17, 18, 3, 36, 0
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}
@@ -70,10 +71,7 @@ class Client:
         return self.send(AUTHENTICATE, version, AuthBytes=f"\0{user}\0{user}-secret".encode())
 
 
-@pytest.fixture
-def client() -> Client:
-    """Return a client that has not authenticated."""
-    return Client()
+client = fixture_of(Client)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

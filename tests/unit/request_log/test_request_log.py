@@ -12,6 +12,7 @@ from kbroker.common.request_log import COLUMNS, QUOTA_TYPES, UPDATE, VERDICT, Co
 from kbroker.network.connections.refusal import Refusal
 from kbroker.request_log.service import RequestLog, kafka_api_name
 from tests.native.request_log_samples import SampleConnection
+from tests.support.fixtures import fixture_of
 from tests.support.request_log import START_MS, Bench
 
 PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = range(5)
@@ -28,10 +29,7 @@ def json_names(columns: tuple[Column, ...]) -> set[str]:
     return {column.json for column in columns}
 
 
-@pytest.fixture
-def bench() -> Bench:
-    """Return a request log with its clock."""
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def test_every_field_of_a_record_is_what_happened(bench: Bench) -> None:

@@ -23,6 +23,7 @@ from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.closing import close_at_end
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 from tests.support.log_files import memory_log
 from tests.support.request_log import NAMES, START_MS, Bench
 
@@ -46,10 +47,7 @@ def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
     return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]  # type: ignore[call-overload]
 
 
-@pytest.fixture
-def bench() -> Bench:
-    """Return a request log with its clock."""
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.share.sessions import FINAL_EPOCH, SharedPartition, ShareSession, ShareSessionCache
 from tests.support.errors import error_of
+from tests.support.fixtures import fixture_of
 
 P0, P1, P2 = (SharedPartition(UUID(int=1), index, "t") for index in range(3))
 
@@ -24,10 +25,7 @@ class Bench:
         return error_of(self.cache.advance, "g", member, epoch)
 
 
-@pytest.fixture
-def bench() -> Bench:
-    """Return a cache for ten sessions."""
-    return Bench()
+bench = fixture_of(Bench)
 
 
 def test_epochs_rise_by_one(bench: Bench) -> None:

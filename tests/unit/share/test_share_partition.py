@@ -18,6 +18,7 @@ from kbroker.share.share_partition import SharePartitionState, persister_error
 from kbroker.share.window import InFlightWindow
 from tests.support.control_batches import build_control_batch
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 from tests.support.share import (
     ACCEPT,
     KEY,
@@ -34,10 +35,7 @@ from tests.support.share import (
 LIMIT = AcquireMode.RECORD_LIMIT
 
 
-@pytest.fixture
-def bench() -> ShareBench:
-    """Return a partition with one batch of ten records."""
-    return ShareBench((0, 9))
+bench = fixture_of(ShareBench, (0, 9))
 
 
 def test_batches_are_delivered_once_and_the_start_moves_past_accepted_ones() -> None:

@@ -53,9 +53,7 @@ class Endpoint:
         self.server.server_close()
 
 
-@pytest.fixture
-def endpoint() -> Endpoint:
-    return close_at_end(Endpoint())
+endpoint = fixture_of(lambda: close_at_end(Endpoint()))
 
 
 clock = fixture_of(VirtualClock)

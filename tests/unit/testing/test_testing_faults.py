@@ -16,6 +16,7 @@ from kbroker.requests.context import Body, RequestContext
 from kbroker.testing import responses
 from kbroker.testing.faults import FaultRules
 from tests.support.errors import raising
+from tests.support.fixtures import fixture_of
 
 APIS = KafkaApis()
 
@@ -32,9 +33,7 @@ class QuietBroker:
         self.shown = None if interceptor is None else set(keys)
 
 
-@pytest.fixture
-def broker() -> QuietBroker:
-    return QuietBroker()
+broker = fixture_of(QuietBroker)
 
 
 @pytest.fixture

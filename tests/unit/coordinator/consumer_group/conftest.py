@@ -1,11 +1,6 @@
 """Fixtures of the consumer groups' tests."""
 
-import pytest
-
 from tests.support.consumer_groups import ConsumerGroupBench
+from tests.support.fixtures import fixture_of
 
-
-@pytest.fixture
-def bench() -> ConsumerGroupBench:
-    """Return a coordinator of consumer groups, with topic t of four partitions."""
-    return ConsumerGroupBench()
+bench = fixture_of(ConsumerGroupBench)

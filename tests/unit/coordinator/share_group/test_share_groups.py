@@ -11,16 +11,14 @@ from kbroker.coordinator.share.share_records import SharePartitionKey
 from kbroker.coordinator.share_group.settings import ShareGroupSettings
 from tests.support.errors import error_of, raising
 from tests.support.fake_image import FakeImage
+from tests.support.fixtures import fixture_of
 from tests.support.groups import Groups, MemoryTopic
 from tests.support.share_groups import AT_ONCE, ShareGroupBench
 
 ALL = {"t": [0, 1, 2, 3]}
 
 
-@pytest.fixture
-def bench() -> ShareGroupBench:
-    """Return both coordinators, with topic t of four partitions."""
-    return ShareGroupBench()
+bench = fixture_of(ShareGroupBench)
 
 
 def test_a_lone_member_gets_everything_once_its_partitions_are_initialized(bench: ShareGroupBench) -> None:

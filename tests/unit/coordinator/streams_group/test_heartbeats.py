@@ -11,6 +11,7 @@ from kbroker.coordinator.modern_group.settings import Limits
 from kbroker.coordinator.streams_group.internal_topics import Status
 from tests.support.errors import error_of, raising
 from tests.support.fake_image import FakeImage
+from tests.support.fixtures import fixture_of
 from tests.support.groups import RANGE
 from tests.support.streams_groups import AT_ONCE, Beat, StreamsGroupBench, subtopology, topic, topology
 
@@ -25,10 +26,7 @@ def stateful(bench: StreamsGroupBench) -> None:
 SHAPE = topology(subtopology(changelogs=["changelog"]))
 
 
-@pytest.fixture
-def bench() -> StreamsGroupBench:
-    """Return a coordinator of streams groups, with topic t of four partitions."""
-    return StreamsGroupBench()
+bench = fixture_of(StreamsGroupBench)
 
 
 def test_a_member_gets_all_tasks_and_shares_them_with_the_next(bench: StreamsGroupBench) -> None:

@@ -40,10 +40,7 @@ def slow(path: Path, pool: ThreadPoolExecutor, append: Callable[..., AppendInfo]
 pool = fixture_of(ThreadPoolExecutor, 3)
 
 
-@pytest.fixture
-def files() -> OpenFileCache:
-    """A cache of one file, so that a read of another partition closes the file of the first."""
-    return OpenFileCache(1)
+files = fixture_of(OpenFileCache, 1)
 
 
 def read(log: PartitionLog, isolation: int = 0) -> tuple[int, int]:
