@@ -9,16 +9,19 @@ from kbroker._core.sync cimport atomic_add_fetch, atomic_store
 
 cdef extern from *:
     """
-    /* Reuse, and a room behind the payload, would hide wrong accesses from the sanitizers. */
-    #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    enum { KB_CACHED_REQUESTS = 0 };
+    /* ASan reports accesses to kept memory, and to the room behind a payload before its use. */
+    #ifdef __SANITIZE_ADDRESS__
+    #include <sanitizer/asan_interface.h>
     #else
-    enum { KB_CACHED_REQUESTS = 64 };       /* of a loop */
+    #define ASAN_POISON_MEMORY_REGION(data, size_bytes) ((void)0)
+    #define ASAN_UNPOISON_MEMORY_REGION(data, size_bytes) ((void)0)
     #endif
     """
-    int KB_CACHED_REQUESTS
+    void forbid "ASAN_POISON_MEMORY_REGION"(const void *data, size_t size_bytes) noexcept nogil
+    void allow "ASAN_UNPOISON_MEMORY_REGION"(const void *data, size_t size_bytes) noexcept nogil
 
 cdef enum:
+    CACHED_REQUESTS = 64               # of a loop
     RECYCLABLE_PAYLOAD_BYTES = 512     # with the struct, more than malloc returns without a search of its free lists
 
 
@@ -48,6 +51,15 @@ cdef void session_release(Session *session) noexcept nogil:
     free(session)
 
 
+cdef Request *cache_take(RequestCache *cache, size_t size_bytes) noexcept nogil:
+    """Return the first request, of whose memory ``size_bytes`` may be used."""
+    cdef Request *request = cache.first
+    allow(request, size_bytes)
+    cache.first = request.next
+    cache.count -= 1
+    return request
+
+
 cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexcept nogil:
     return request_new_from(NULL, type, payload_bytes)
 
@@ -56,17 +68,14 @@ cdef Request *request_new_from(
         RequestCache *cache, const ContextType *type, int64_t payload_bytes) noexcept nogil:
     cdef Request *request = NULL
     cdef size_t size_bytes = sizeof(Request), zeroed_end = sizeof(Request)
-    cdef bint is_recyclable = KB_CACHED_REQUESTS > 0 and cache is not NULL and (
-        payload_bytes <= RECYCLABLE_PAYLOAD_BYTES)
+    cdef bint is_recyclable = cache is not NULL and payload_bytes <= RECYCLABLE_PAYLOAD_BYTES
     if payload_bytes < 0:
         return NULL
     if type is not NULL:
         size_bytes += <size_t>type.size_bytes
         zeroed_end += <size_t>type.zeroed_bytes
     if is_recyclable and cache.first is not NULL:
-        request = cache.first
-        cache.first = request.next
-        cache.count -= 1
+        request = cache_take(cache, size_bytes + RECYCLABLE_PAYLOAD_BYTES)
     else:
         request = <Request *>malloc(
             size_bytes + <size_t>(RECYCLABLE_PAYLOAD_BYTES if is_recyclable else payload_bytes))
@@ -76,6 +85,8 @@ cdef Request *request_new_from(
     request.context_type = type
     request.is_recyclable = is_recyclable
     request.payload = <char *>request + size_bytes
+    if is_recyclable:
+        forbid(request.payload + payload_bytes, <size_t>(RECYCLABLE_PAYLOAD_BYTES - payload_bytes))
     request.size_bytes = payload_bytes
     request.capacity_bytes = payload_bytes
     request.segments = request.inline_segments
@@ -113,21 +124,18 @@ cdef void request_free(Request *request) noexcept nogil:
 
 cdef void request_free_into(RequestCache *cache, Request *request) noexcept nogil:
     release_all(request)
-    if request.is_recyclable and cache.count < KB_CACHED_REQUESTS:
+    if request.is_recyclable and cache.count < CACHED_REQUESTS:
         request.next = cache.first
         cache.first = request
         cache.count += 1
+        forbid(request, <size_t>(context_end(request) - <char *>request) + RECYCLABLE_PAYLOAD_BYTES)
     else:
         free(request)
 
 
 cdef void request_cache_clear(RequestCache *cache) noexcept nogil:
-    cdef Request *request
     while cache.first is not NULL:
-        request = cache.first
-        cache.first = request.next
-        free(request)
-    cache.count = 0
+        free(cache_take(cache, sizeof(Request)))
 
 
 cdef void request_leave_account(Request *request) noexcept nogil:
@@ -149,11 +157,18 @@ cdef void request_release_payload(Request *request) noexcept nogil:
         request.pool = NULL
 
 
+cdef char *context_end(const Request *request) noexcept nogil:
+    return <char *>request_context(request) + (
+        0 if request.context_type is NULL else request.context_type.size_bytes)
+
+
 cdef char *request_room(Request *request, int64_t *size_bytes) noexcept nogil:
-    cdef int64_t context_bytes = 0 if request.context_type is NULL else request.context_type.size_bytes
+    cdef char *room
     size_bytes[0] = RECYCLABLE_PAYLOAD_BYTES - request.size_bytes
     if request.is_recyclable and size_bytes[0] > INLINE_OUT_BYTES:
-        return <char *>request_context(request) + context_bytes + request.size_bytes
+        room = context_end(request) + request.size_bytes
+        allow(room, <size_t>size_bytes[0])
+        return room
     size_bytes[0] = INLINE_OUT_BYTES
     return request.inline_out
 

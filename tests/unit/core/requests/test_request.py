@@ -1,9 +1,6 @@
 """Requests of the cores: their size, and the context that their owner chooses."""
 
-import pytest
-
 from tests.native.request_contexts import frames, recycled, sizes, without_context
-from tests.support.compiled import SANITIZE
 from tests.support.socket_rig import frame
 
 
@@ -27,7 +24,6 @@ def test_frame_that_never_completes_is_released() -> None:
     assert frames(frame(b"whole") + frame(b"half")[:-1]) == ([b"whole"], 0, 1, 1)
 
 
-@pytest.mark.skipif(SANITIZE != "", reason="a sanitizer must find accesses to freed requests")
 def test_memory_of_small_requests_is_used_again() -> None:
     """The next small frame gets the memory of the last one, as if it were new; a larger frame has its own."""
     payloads = [b"one", b"", b"s" * 512, b"l" * 513, b"l" * 20_000, b"last"]
@@ -38,7 +34,6 @@ def test_memory_of_small_requests_is_used_again() -> None:
     assert (kept, found) == (1, 0)
 
 
-@pytest.mark.skipif(SANITIZE != "", reason="a sanitizer must find accesses to freed requests")
 def test_no_more_than_64_requests_are_kept() -> None:
     results, kept, found = recycled([b"%d" % i for i in range(200)], held=100)
     assert [payload for payload, _, _ in results] == [b"%d" % i for i in range(200)]
