@@ -183,7 +183,7 @@ def test_appended_batches_make_the_same_files(sides: tuple[Side, Side]) -> None:
             values = [draw.randbytes(draw.randint(0, size_bytes // count + 1)) for _ in range(count)]
             rows = [Record(value, later_ms=draw.randint(-20, 50)) for value in values]
             now_ms += draw.randint(-step_ms // 3, step_ms)
-            how = {}
+            how: dict[str, Any] = {}
             if draw.random() < 0.3:
                 producer = draw.choice(list(sequences))
                 how = {"producer_id": producer, "epoch": 0, "sequence": sequences[producer]}
@@ -240,7 +240,7 @@ def fill(side: Side, topic: str, keys: list[bytes], now_ms: int, draw: random.Ra
         ]
         rows = [Record(value, draw.choice(keys), later_ms=draw.randint(0, 50)) for value in values]
         now_ms += draw.randint(0, 500)
-        how = {}
+        how: dict[str, Any] = {}
         if label:
             producer_id, epoch = producers[label]
             how = {
