@@ -2,7 +2,6 @@
 
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,10 @@ from tests.spark.source_support import refusal, values
 from tests.support.certificates import Certificates
 from tests.support.control_batches import build_control_batch
 from tests.support.fake_log import FakeLogBroker, FakeTime
+from tests.support.fixtures import fixture_of
 from tests.support.secured import SecuredBroker
 
-
-@pytest.fixture
-def fake() -> Iterator[FakeLogBroker]:
-    broker = FakeLogBroker()
-    yield broker
-    broker.close()
+fake = fixture_of(FakeLogBroker)
 
 
 def load(spark: Any, bootstrap: str, **options: str) -> Any:

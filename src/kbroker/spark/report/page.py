@@ -216,18 +216,9 @@ def _delayed_seconds(data: ReportData) -> Plot | None:
     return paired_bars([client.name for client in chosen], before, after, lambda v: f"{v:,.0f} s", title, legend)
 
 
-_REPLAYED = (
-    "Client",
-    "Requests",
-    "In",
-    "Out",
-    "Delay, log",
-    "Delay, proposed",
-    "Delayed",
-    "Longest",
-    "Seconds delayed",
-)
-_FOLLOWED = ("Client", "Requests", "In", "Out", "Most in/s", "Most out/s", "Connections")
+_TRAFFIC = ("Client", "Requests", "In", "Out")
+_REPLAYED = (*_TRAFFIC, "Delay, log", "Delay, proposed", "Delayed", "Longest", "Seconds delayed")
+_FOLLOWED = (*_TRAFFIC, "Most in/s", "Most out/s", "Connections")
 
 
 def _row(name: str, t: Mapping[str, Any]) -> list[str]:

@@ -39,7 +39,7 @@ from kbroker.spark.tables.checkpoint import (
     stream_id,
     verifies_empty,
 )
-from kbroker.spark.tables.compaction import RETENTION_MS
+from kbroker.spark.tables.compaction import HOUR_MS, RETENTION_MS
 from kbroker.spark.tables.delta_table import (
     DEFAULT_BUCKETS,
     REJECTED,
@@ -56,7 +56,6 @@ from kbroker.spark.tables.table import SPLIT_ROWS, summary, write_rows
 from kbroker.spark.tables.table_layout import Compacted, PhaseCallback, Written
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
-HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
 FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
