@@ -58,7 +58,7 @@ class _Context(click.Context):
 
 
 class CommandGroup(click.Group):
-    """A click group whose "No such command" names the most similar one, and whose help keeps names of options whole."""
+    """A click group whose "No such command" names a similar one or the help, in which names of options are whole."""
 
     context_class = _Context
 
@@ -70,8 +70,8 @@ class CommandGroup(click.Group):
             from kbroker.common.similar_names import similar_name
 
             similar = similar_name(args[0], self.list_commands(ctx))
-            if similar is not None:
-                ctx.fail(f"No such command '{args[0]}'. Did you mean '{similar}'?")
+            advice = f"`{ctx.command_path} --help` lists them." if similar is None else f"Did you mean '{similar}'?"
+            ctx.fail(f"No such command '{args[0]}'. {advice}")
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.context_class = _Context

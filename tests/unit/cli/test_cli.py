@@ -128,7 +128,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ("nope", "No such command 'nope'."),
+        ("nope", "No such command 'nope'. `kbroker --help` lists them."),
         ("topics create", "expected TOPIC or --from, got neither"),
         ("topics create t --partitions 0", "Invalid value for '--partitions' / '-p': 0 is not in the range x>=1."),
         ("consume t --timeout nan", "Invalid value for '--timeout': nan is not a finite number."),

@@ -29,7 +29,8 @@ run = functools.partial(cli_support.run, None)
         ("quota list", "No such command 'quota'. Did you mean 'quotas'?"),
         ("topics lst", "No such command 'lst'. Did you mean 'list'?"),
         ("groups describ", "No such command 'describ'. Did you mean 'describe'?"),
-        ("nothing-like-it", "No such command 'nothing-like-it'."),
+        ("nothing-like-it", "No such command 'nothing-like-it'. `kbroker --help` lists them."),
+        ("quotas nothing-like-it", "No such command 'nothing-like-it'. `kbroker quotas --help` lists them."),
     ],
 )
 def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
