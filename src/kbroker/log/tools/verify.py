@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kbroker.common.errors import UserError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
+from kbroker.common.units import counted
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock
 from kbroker.log.tools import aborted, gaps
@@ -304,7 +305,7 @@ def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
     for suffix in (".index", ".timeindex"):
         segment.with_suffix(suffix).unlink(missing_ok=True)
     checkpoints.write_atomically(segment, _without(segment, findings))
-    return [replace(f, repair=f"cut {f.size_bytes} bytes") for f in findings]
+    return [replace(f, repair=f"cut {counted(f.size_bytes, 'byte')}") for f in findings]
 
 
 def _without(segment: Path, findings: list[Finding]) -> Iterator[bytes]:
