@@ -16,6 +16,7 @@ from kbroker.log.checkpoints import read_meta_properties
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE
 from kbroker.metadata.records.batches import read_batches
+from kbroker.testing import EmbeddedBroker
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, more_partitions
@@ -185,6 +186,19 @@ def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tm
     broker.start()
     assert wire.end_offset(broker.bootstrap, TOPIC, 1 - removed) == 2
     assert "Traceback" not in "".join(broker.output)
+
+
+def test_a_folder_that_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first start without one of the former folders warns of its partitions, which begin empty."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with EmbeddedBroker({"log.dirs": ",".join(map(str, folders))}) as broker:
+        broker.create_topic(TOPIC, 2)
+    (lost,) = [path.name for path in folders[1].glob(f"{TOPIC}-*")]
+    for _ in range(2):
+        with EmbeddedBroker({"log.dirs": str(folders[0])}):
+            pass
+    (warning,) = [one.getMessage() for one in caplog.records if "log.dirs" in one.getMessage()]
+    assert f"does not name the folder of 1 partition ({lost}), empty now" in warning
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError, OutcomeUnknownError
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
+from kbroker.common.units import counted
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.log.manager import LogManager
 from kbroker.metadata.configs.resource_configs import broker_configs
@@ -24,6 +25,7 @@ from kbroker.metadata.log.log_storage import LogStorage
 from kbroker.metadata.log.metadata_log import MetadataLog
 from kbroker.metadata.log.opening import first_records, open_metadata
 from kbroker.metadata.log.snapshots import LOOK_EVERY_MS, Snapshots
+from kbroker.metadata.partition_records import partitions_elsewhere
 from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
 from kbroker.requests.context import ApiContext, Endpoint
@@ -95,11 +97,25 @@ class BrokerMetadata(NodeLife):
         others = [path for path in map(Path, map(os.path.abspath, config.log_dirs)) if path != home.path]
         storage, image = open_metadata(home.path, others, home.directory_id, config, clock, is_clean=home.was_clean)
         self._log = storage.log
+        self._warn_of_unnamed_folders(image)
         controller = Controller(config.node_id, logs.cluster_id, storage, image)
         controller.directory_id = home.directory_id
         logs.leader_epoch_of = lambda topic, index: controller.image.leader_epoch(topic, index)
         self._write_snapshots(controller, storage, clock)
         return controller
+
+    def _warn_of_unnamed_folders(self, image: MetadataImage) -> None:
+        """Warn of partitions that begin empty because log.dirs no longer names their folder."""
+        if self._logs.offline_dirs:  # partitions without a folder then stay offline
+            return
+        empty = [
+            f"{name}-{index}"
+            for name, index in partitions_elsewhere(image, self._logs.directory_ids)
+            if not any((folder / f"{name}-{index}").exists() for folder in self._config.log_dirs)
+        ]
+        if empty:
+            text = "log.dirs does not name the folder of %s (%s), empty now: stop the broker, and name it if it exists"
+            logger.warning(text, counted(len(empty), "partition"), empty[0] + ", ..." * (len(empty) > 1))
 
     def _write_snapshots(self, controller: Controller, storage: LogStorage, clock: BaseClock) -> None:
         snapshots = Snapshots(controller, storage.log, self._config, clock)

@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
+from kbroker.common.topic_names import TopicPartition
 from kbroker.metadata.image.image import MetadataImage
-from kbroker.metadata.image.partition_registration import RECOVERED, UNASSIGNED, PartitionRegistration
+from kbroker.metadata.image.partition_registration import RECOVERED, RESERVED_IDS, UNASSIGNED, PartitionRegistration
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 
 
@@ -36,6 +37,16 @@ def new_partition_records(
         )
         body = partition.to_record(topic_id, index, has_directories=has_directories)
         yield metadata_record("PartitionRecord", body, level)
+
+
+def partitions_elsewhere(image: MetadataImage, directory_ids: Collection[uuid.UUID]) -> list[TopicPartition]:
+    """Return the partitions whose folder, which the metadata names, is not one of these."""
+    return [
+        (topic.name, index)
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if any(one.int >= RESERVED_IDS and one not in directory_ids for one in partition.directories)
+    ]
 
 
 def directory_records(

@@ -28,13 +28,13 @@ from kbroker.log.checkpoints import (
     uuid_to_text,
     write_meta_properties,
 )
+from kbroker.metadata.image.partition_registration import RESERVED_IDS
 from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.control_records import KRaftVersion, Voter, VoterEndpoint, Voters
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, snapshot_name, write_snapshot
 
 READ_ONLY_MODE = 0o444  # of a snapshot, as Kafka sets it
-_RESERVED_IDS = 100  # the lowest ids have a meaning in metadata records
 
 
 class FormatError(UserError, ValueError):
@@ -159,7 +159,7 @@ def verify_owners(owners: Mapping[Path, MetaProperties], cluster_id: str, node_i
         directory_id = owner.directory_id
         if directory_id is None:
             continue
-        if directory_id.int < _RESERVED_IDS:
+        if directory_id.int < RESERVED_IDS:
             raise FormatError(f"Invalid reserved directory ID {uuid_to_text(directory_id)} found in {folder}")
         if directory_id in seen:
             text = f"Optional[{uuid_to_text(directory_id)}]"
@@ -210,7 +210,7 @@ def _java_host(host: str) -> str:
 def _new_directory_id(owners: Collection[MetaProperties]) -> uuid.UUID:
     while True:
         directory_id = uuid_from_text(random_uuid_text())
-        if directory_id.int >= _RESERVED_IDS and all(owner.directory_id != directory_id for owner in owners):
+        if directory_id.int >= RESERVED_IDS and all(owner.directory_id != directory_id for owner in owners):
             return directory_id
 
 
