@@ -70,6 +70,17 @@ def names_and_ids(talk: Talk) -> None:
 
 
 @situation("Fetch", "7,12,13,18")
+def ends_with_a_fetch(talk: Talk) -> None:
+    """Forget all partitions of a session and name one of them, which is fetched once without a session."""
+    topic = talk.topic(partitions=2)
+    fill(talk, topic)
+    session = talk.ask(fetch((topic, 0, 0), (topic, 1, 0), SessionEpoch=0), "opens").get("SessionId", 0)
+    body = fetch((topic, 1, 0), SessionId=session, SessionEpoch=1, ForgottenTopicsData=forgotten(topic, 0, 1))
+    talk.ask(body, "forgets all and names one")
+    talk.ask(fetch(SessionId=session, SessionEpoch=2), "afterwards")
+
+
+@situation("Fetch", "7,12,13,18")
 def of_nothing(talk: Talk) -> None:
     """Begin a session without partitions, which is not created."""
     talk.ask(fetch(SessionEpoch=0))

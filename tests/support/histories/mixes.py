@@ -9,6 +9,7 @@ from tests.support.histories import (
     consumer,
     elapsed,
     entities,
+    fetch_sessions,
     groups,
     log,
     migration,
@@ -59,6 +60,10 @@ MIXES: dict[str, dict[Request, int]] = {
         log.produce: 16, log.fetch: 6, log.list_offsets: 3, log.delete_records: 1, log.describe_producers: 1,
         log.epoch_ends: 1, log.begin_idempotence: 1, log.add_partitions: 3, transactions.begin: 3, transactions.end: 4,
     },
+    "fetch-sessions": {
+        fetch_sessions.fetch: 24, fetch_sessions.produce: 8, fetch_sessions.delete_records: 2, fetch_sessions.delete: 1,
+        fetch_sessions.create: 1,
+    },
     "administration": {
         administration.create: 10, administration.delete: 4, administration.create_partitions: 5,
         administration.metadata: 5, administration.describe_partitions: 3, administration.log_dirs: 1,
@@ -102,6 +107,7 @@ MIXES: dict[str, dict[Request, int]] = {
 BEGIN: dict[str, Callable[[Draw], list[Step]]] = {
     "share-fetch": share_fetch.begin,
     "log": log.begin,
+    "fetch-sessions": fetch_sessions.begin,
     "administration": lambda draw: [configs.begin()],
     "entities": lambda draw: [entities.begin()],
     "elapsed-sessions": elapsed.begin_sessions,

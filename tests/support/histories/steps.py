@@ -89,9 +89,10 @@ class Step:
     """One request.
 
     Args:
-        label: of the member id that the response gives. connection: number of the connection; None: any that is free.
-        settles_s: time that work of the broker after its response needs. settled: request whose responses are equal
-            after that work.
+        label: of the member id or the fetch session that the response gives.
+        connection: its number; None: any that is free.
+        settles_s: time that work of the broker after its response needs.
+        settled: request whose responses are equal after that work.
     """
 
     api: str
@@ -142,6 +143,11 @@ def learn(known: Known, step: Step, body: Body, response: Body) -> None:
             values["owned", group, member] = tasks
     elif step.api in ("InitProducerId", "EndTxn") and response.get("ProducerId", -1) >= 0:
         values["producer", body["TransactionalId"]] = response["ProducerId"], response["ProducerEpoch"]
+    elif step.api == "Fetch" and step.label:
+        if body["SessionEpoch"] < 0:
+            values.pop(("fetch-session", step.label), None)
+        else:
+            values["fetch-session", step.label] = response["SessionId"], body["SessionEpoch"] + 1
     elif step.api in ("ShareFetch", "ShareAcknowledge"):
         _learn_share_session(known, body, response)
 

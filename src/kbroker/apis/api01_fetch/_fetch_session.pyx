@@ -411,7 +411,8 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         if state.forgotten_bytes > 0:
             forget_parts(session, state)
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
-        ok = ok and fill_state(session, state)
+        # What a request adds and forgets in an empty session is fetched once.
+        ok = ok and (session.parts.count == 0 or fill_state(session, state))
         if not ok:                          # the client starts again, perhaps without a session
             state.error = FETCH_SESSION_ID_NOT_FOUND
     size = session.parts.count
@@ -429,7 +430,6 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         remove_session(cache, session)      # nothing left to fetch: the client gets id 0
     mutex_unlock(&cache.lock)
     if size == 0:
-        atomic_add_fetch(&cache.bytes, -state.charge)
         fetch_session_release(session)
         return True
     state.session = session
