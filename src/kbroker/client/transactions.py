@@ -106,7 +106,8 @@ class Transactions:
         def one_broker(node_id: int) -> list[ListedTransaction]:
             response = self.cluster.ask(LIST_TRANSACTIONS, body, "listing transactions", node_id=node_id)
             if response["UnknownStateFilters"]:
-                text = f"broker {node_id} knows no state {', '.join(response['UnknownStateFilters'])}"
+                unknown = ", ".join(response["UnknownStateFilters"])
+                text = f"expected states such as Ongoing or CompleteCommit, which broker {node_id} has, got {unknown}"
                 raise KafkaError(Errors.INVALID_REQUEST, text)
             return [
                 ListedTransaction(row["TransactionalId"], node_id, row["ProducerId"], row["TransactionState"])

@@ -156,7 +156,7 @@ def test_an_older_broker_knows_fewer_filters(broker: TransactionBroker) -> None:
 def test_a_state_that_no_broker_knows(broker: TransactionBroker) -> None:
     """A misspelt state is an error, not an empty list."""
     result = run(broker, "list", "--state", "Nonsense")
-    assert (result.exit_code, "broker 7 knows no state Nonsense" in result.stderr) == (1, True)
+    assert (result.exit_code, "which broker 7 has, got Nonsense" in result.stderr) == (1, True)
 
 
 def test_describe(broker: TransactionBroker) -> None:
