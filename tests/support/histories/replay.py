@@ -158,6 +158,12 @@ class Pair:
         return found
 
 
+def has_refused_offsets(response: Body) -> bool:
+    """Return whether a commit of offsets refused one for its metadata."""
+    rows = [row for topic in response.get("Topics", ()) for row in topic.get("Partitions", ())]
+    return any(row.get("ErrorCode") == Errors.OFFSET_METADATA_TOO_LARGE for row in rows)
+
+
 class _Replay:
     def __init__(self, kafka: Side, kbroker: Side) -> None:
         self._sides = self._kafka, self._kbroker = kafka, kbroker
@@ -183,8 +189,8 @@ class _Replay:
             error = self._kafka.came.get(connection, {}).get("ErrorCode")
             if error == Errors.UNKNOWN_SERVER_ERROR:
                 return None  # Kafka has undone the request's change
-            if error and step.api == "JoinGroup":
-                self._delete_what_a_refused_join_left(sent[connection][1]["GroupId"])
+            if (error and step.api == "JoinGroup") or has_refused_offsets(self._kafka.came.get(connection, {})):
+                self._delete_what_a_refusal_left(sent[connection][1]["GroupId"])
         return None
 
     def _receive(self, connection: int, step: Step) -> None:
@@ -208,19 +214,20 @@ class _Replay:
                 return
             time.sleep(0.01)
 
-    def _delete_what_a_refused_join_left(self, group: str) -> None:
-        """Delete the group that only one broker has after a refused join (docs/compatibility.md).
+    def _delete_what_a_refusal_left(self, group: str) -> None:
+        """Delete the group that only one broker has after a refused join or commit (docs/compatibility.md).
 
-        Either only Kafka has an empty classic group, or only kbroker has an empty group of a newer protocol, of which
-        Kafka has kept the offsets; there a classic group is created, so that they are deleted with it.
+        Either only Kafka has an empty classic group, which is not described after a commit, or only
+        kbroker has an empty group of a newer protocol, of which Kafka has kept the offsets; there a classic group is
+        created, so that they are deleted with it.
         """
         described = Step("DescribeGroups", 0, {"Groups": [group]})
         states = [side.ask(described)["Groups"][0]["GroupState"] for side in self._sides]
-        if states == ["Dead", "Dead"] and [self._has_group(side, group) for side in self._sides] == [False, True]:
+        exist = [self._has_group(side, group) for side in self._sides] if states == ["Dead", "Dead"] else []
+        if exist == [False, True]:
             refused = {"GroupId": group, "SessionTimeoutMs": SESSION_MS, "MemberId": "", "ProtocolType": "consumer"}
             self._kafka.ask(Step("JoinGroup", 0, {**refused, "Protocols": []}))
-            states = ["Empty", "Dead"]
-        if states == ["Empty", "Dead"]:
+        if states == ["Empty", "Dead"] or len({*exist}) == 2:
             for side in self._sides:
                 side.ask(Step("DeleteGroups", 0, {"GroupsNames": [group]}))
 
