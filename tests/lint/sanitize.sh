@@ -49,5 +49,6 @@ fi
 # a sanitizer writes its report past Python, and --capture=sys does not capture it
 LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --capture=sys --timeout=600 -p no:cacheprovider --benchmark-disable \
   --deselect tests/unit/test_design_rules.py --deselect tests/integration/test_start_size.py::test_a_forked_child_runs_and_ends \
+  --deselect tests/unit/log/test_log_recovery.py::test_speed_of_recovery \
   --deselect tests/unit/cli/test_command_line.py::test_bash_completes \
   --deselect "tests/unit/cli/test_command_line.py::test_completion_script[bash]" # bash does not run with TSan's library
