@@ -411,7 +411,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         if state.forgotten_bytes > 0:
             forget_parts(session, state)
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
-        # What a request adds and forgets in an empty session is fetched once.
+        # A request that leaves its session empty is served without one, for the partitions that it names.
         ok = ok and (session.parts.count == 0 or fill_state(session, state))
         if not ok:                          # the client starts again, perhaps without a session
             state.error = FETCH_SESSION_ID_NOT_FOUND
