@@ -1,7 +1,7 @@
 """Indexes of a segment as Python objects, for tests. Threads: one writer, any number of readers."""
 cimport cython
 from libc.errno cimport EIO
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free
 
 from kbroker._core.sync cimport Mutex, atomic_load, mutex_destroy, mutex_init
@@ -12,7 +12,8 @@ from kbroker.log.segment._index cimport (
     time_index_maybe_append,
 )
 from kbroker.log.segment._txn_index cimport (
-    TXN_INDEX_DAMAGED, TxnIndex, txn_index_append, txn_index_collect, txn_index_destroy, txn_index_init,
+    TXN_INDEX_DAMAGED, TxnIndex, TxnSum, txn_index_append, txn_index_begin_rebuild, txn_index_collect,
+    txn_index_destroy, txn_index_end_rebuild, txn_index_expect, txn_index_init, txn_index_sum,
 )
 
 import os
@@ -113,6 +114,32 @@ cdef class TransactionIndex:
         entry.last_offset = last_offset
         entry.last_stable_offset = last_stable_offset
         check_entry(txn_index_append(&self.index, &entry))
+
+    @property
+    def entry_bytes(self):
+        """Memory of the entries."""
+        return self.index.entries.packed.size
+
+    def begin_rebuild(self):
+        check_entry(txn_index_begin_rebuild(&self.index))
+
+    def end_rebuild(self):
+        """Return whether the file differed."""
+        cdef int32_t rc = txn_index_end_rebuild(&self.index)
+        check_entry(min(rc, 0))
+        return rc == 1
+
+    def sum(self):
+        """Return number and checksum of the entries."""
+        cdef TxnSum found
+        check_entry(txn_index_sum(&self.index, &found))
+        return found.count, found.crc
+
+    def expect(self, int64_t count, uint32_t crc):
+        cdef TxnSum expected
+        expected.count = count
+        expected.crc = crc
+        txn_index_expect(&self.index, &expected)
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound):
         cdef AbortedTxn *found = NULL

@@ -31,11 +31,16 @@ def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0, 
         time.sleep(every)
 
 
-def rss_bytes(pid: int) -> int:
+def status_bytes(pid: int, name: str) -> int:
+    """Return a size from the kernel's status of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(pid)
+
+
+def rss_bytes(pid: int) -> int:
+    return status_bytes(pid, "VmRSS")
 
 
 def cpu_seconds(pid: int) -> float:

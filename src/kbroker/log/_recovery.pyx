@@ -94,7 +94,8 @@ cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, con
 cdef void note_rebuilt(Partition *partition, LogSegment *segment) noexcept nogil:
     cdef char text[512]
     snprintf(text, sizeof(text), b"%020lld.txnindex did not agree with the batches of its segment: rebuilt from them, "
-             b"it lists %d aborted transactions now", <long long>segment.base_offset, segment.aborted.count)
+             b"it lists %lld aborted transactions now", <long long>segment.base_offset,
+             <long long>segment.aborted.entries.count)
     note_cut(partition, text)
 
 

@@ -6,6 +6,7 @@ of an append.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from kbroker._core.sync cimport Mutex
 from kbroker.log.producers._producer_state cimport AbortedTxn
+from kbroker.log.segment._txn_entries cimport TxnCursor, TxnEntries
 
 cdef enum:
     TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
@@ -18,14 +19,14 @@ cdef struct TxnSum:             # identifies the content of an index file
 cdef struct TxnIndex:
     const char *directory       # borrowed; NULL: memory only
     int64_t base_offset
-    AbortedTxn *entries         # owned
-    int32_t count
-    int32_t rebuilt_count       # during a rebuild: number of the file's entries, compared from count on; else 0
+    TxnEntries entries
+    TxnSum sum                  # of the entries; during a rebuild, of those that were appended
+    TxnCursor rebuilt           # during a rebuild: behind the last entry that was appended
+    bint is_compared            # during a rebuild: the entries from the cursor on are those of the file
     bint differs                # during a rebuild: the file differs from the batches
     bint is_loaded              # the file has been read
     bint is_unsynced            # entries were written since the last txn_index_sync
-    bint has_sum                # sum describes the entries; a file that is read for the first time must match it
-    TxnSum sum
+    bint has_sum                # sum is known before the file has been read, which must match it
     Mutex *lock
 
 cdef void txn_entry_encode(const AbortedTxn *entry, char *out) noexcept nogil           # TXN_ENTRY_BYTES bytes
@@ -44,7 +45,7 @@ cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
 # Return the sum of the current entries: 0 or -errno.
 cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil
-# Require this sum when the file is first read.
+# Require this sum when the file is first read, which has not happened yet.
 cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil
 # Compare the file with the sum: 1 equal, and required from now on, 0 different, or -errno.
 cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept nogil

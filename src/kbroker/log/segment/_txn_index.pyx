@@ -1,12 +1,16 @@
 """Transaction index of a segment: Kafka's TransactionIndex, the aborted transactions of its batches in a file."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.array cimport array_reserve
 from kbroker._core.sync cimport Mutex, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER
+from kbroker.log.segment._txn_entries cimport (
+    TxnCursor, txn_cursor_next, txn_cursor_take, txn_entries_add, txn_entries_cut, txn_entries_find, txn_entries_free,
+    txn_entries_reserve,
+)
 from kbroker.log._posix cimport (
     EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_open, io_read, io_sync, io_truncate, io_unlink, io_write,
     log_path,
@@ -14,21 +18,15 @@ from kbroker.log._posix cimport (
 
 
 cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil:
+    memset(index, 0, sizeof(TxnIndex))
     index.directory = directory
     index.base_offset = base_offset
-    index.entries = NULL
-    index.count = 0
-    index.rebuilt_count = 0
-    index.differs = False
-    index.has_sum = False
     index.is_loaded = directory is NULL
-    index.is_unsynced = False
     index.lock = lock
 
 
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil:
-    free(index.entries)
-    index.entries = NULL
+    txn_entries_free(&index.entries)
 
 
 cdef void txn_entry_encode(const AbortedTxn *entry, char *out) noexcept nogil:
@@ -83,6 +81,10 @@ cdef int32_t read_index(TxnIndex *index, char **data, int64_t *size_bytes) noexc
     return <int32_t>got if got < 0 else -EIO
 
 
+cdef inline bint is_next(const TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+    return index.entries.count == 0 or entry.last_offset > index.entries.last.last_offset
+
+
 cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     """Load the entries; under the lock.
 
@@ -96,7 +98,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     cdef int32_t rc
     if index.is_loaded:
         return 0
-    index.count = 0
+    txn_entries_free(&index.entries)
     rc = read_index(index, &data, &size)
     if rc != 0:
         return rc
@@ -107,60 +109,68 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     for slot in range(size // TXN_ENTRY_BYTES):
         at = data + slot * TXN_ENTRY_BYTES
         txn_entry_decode(at, &entry)
-        if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
-                index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
+        if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or not is_next(index, &entry):
             break
-        if not array_reserve(&index.entries, index.count):
+        if not txn_entries_reserve(&index.entries):
             free(data)
             return -ENOMEM
-        index.entries[index.count] = entry
-        index.count += 1
-    index.differs = size != <int64_t>index.count * TXN_ENTRY_BYTES
+        txn_entries_add(&index.entries, &entry)
+    index.differs = size != index.entries.count * TXN_ENTRY_BYTES
+    index.sum = txn_sum_of(data, index.entries.count * TXN_ENTRY_BYTES) if index.differs else found
     free(data)
     index.is_loaded = True
     return 0
 
 
-cdef int32_t write_entry(const TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
-    """Write the entry after those of the file: 0 or -errno."""
+cdef int32_t write_entry(const TxnIndex *index, const char *data) noexcept nogil:
+    """Write an encoded entry after those of the file: 0 or -errno."""
     cdef char path[PATH_BYTES]
-    cdef char data[TXN_ENTRY_BYTES]
     cdef int64_t rc
     cdef int fd
-    txn_entry_encode(entry, data)
     log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
     fd = io_open(path, True)
     if fd < 0:
         return fd
-    rc = io_write(fd, data, TXN_ENTRY_BYTES, <int64_t>index.count * TXN_ENTRY_BYTES)
+    rc = io_write(fd, data, TXN_ENTRY_BYTES, index.entries.count * TXN_ENTRY_BYTES)
     io_close(fd)
     return <int32_t>min(rc, 0)
 
 
+cdef inline void add_to_sum(TxnIndex *index, const char *data) noexcept nogil:
+    index.sum.count += 1
+    index.sum.crc = crc32c(index.sum.crc, data, TXN_ENTRY_BYTES)
+
+
+cdef inline void end_comparison(TxnIndex *index) noexcept nogil:
+    if index.is_compared:
+        txn_entries_cut(&index.entries, &index.rebuilt)
+        index.is_compared = False
+
+
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
     """Write the file outside the lock, for which reads wait: there is one writer, who alone changes the count."""
+    cdef char data[TXN_ENTRY_BYTES]
     cdef int32_t rc
+    txn_entry_encode(entry, data)
     mutex_lock(index.lock)
     rc = txn_load(index)
-    if rc == 0 and index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset:
-        rc = INDEX_OUT_OF_ORDER
-    if rc == 0 and index.count < index.rebuilt_count and memcmp(
-            &index.entries[index.count], entry, sizeof(AbortedTxn)) == 0:
-        index.count += 1                        # the file already has it
+    if index.is_compared and txn_cursor_take(&index.entries, &index.rebuilt, entry):
+        add_to_sum(index, data)                 # the file already has it
         mutex_unlock(index.lock)
         return 0
-    index.rebuilt_count = 0
+    end_comparison(index)
     index.differs = True
-    if rc == 0 and not array_reserve(&index.entries, index.count):      # reserve before the file is written
+    if rc == 0 and not is_next(index, entry):
+        rc = INDEX_OUT_OF_ORDER
+    if rc == 0 and not txn_entries_reserve(&index.entries):     # before the file is written
         rc = -ENOMEM
     mutex_unlock(index.lock)
     if rc == 0 and index.directory is not NULL:
-        rc = write_entry(index, entry)
+        rc = write_entry(index, data)
     if rc == 0:
         mutex_lock(index.lock)
-        index.entries[index.count] = entry[0]
-        index.count += 1
-        index.has_sum = False
+        txn_entries_add(&index.entries, entry)
+        add_to_sum(index, data)
         index.is_unsynced = index.directory is not NULL
         mutex_unlock(index.lock)
     return rc
@@ -199,13 +209,13 @@ cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
     if index.directory is NULL:
         return 0
     log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
-    if index.count == 0:
+    if index.entries.count == 0:
         rc = io_unlink(path)
         return 0 if rc == -ENOENT else rc
     fd = io_open(path, False)
     if fd < 0:
         return fd
-    rc = io_truncate(fd, <int64_t>index.count * TXN_ENTRY_BYTES)
+    rc = io_truncate(fd, index.entries.count * TXN_ENTRY_BYTES)
     io_close(fd)
     return rc
 
@@ -215,9 +225,10 @@ cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil:
     mutex_lock(index.lock)
     index.differs = False
     rc = txn_load(index)
-    index.rebuilt_count = index.count
-    index.count = 0
     index.has_sum = False
+    index.is_compared = rc == 0
+    memset(&index.rebuilt, 0, sizeof(TxnCursor))
+    memset(&index.sum, 0, sizeof(TxnSum))
     mutex_unlock(index.lock)
     return rc
 
@@ -226,27 +237,18 @@ cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
     cdef int32_t rc
     cdef bint differs
     mutex_lock(index.lock)
-    differs = index.differs or index.count < index.rebuilt_count
-    index.rebuilt_count = 0
-    index.is_unsynced = index.count > 0 and index.directory is not NULL     # the file may exist in the cache only
+    differs = index.differs or index.rebuilt.slot < index.entries.count
+    end_comparison(index)
+    index.is_unsynced = index.entries.count > 0 and index.directory is not NULL     # it may exist in the cache only
     rc = cut_file(index) if differs else 0
     mutex_unlock(index.lock)
     return differs if rc == 0 else rc
 
 
 cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil:
-    cdef char data[TXN_ENTRY_BYTES]
-    cdef int32_t slot, rc = 0
+    cdef int32_t rc
     mutex_lock(index.lock)
-    if not index.has_sum:
-        rc = txn_load(index)
-        if rc == 0:
-            index.sum.count = index.count
-            index.sum.crc = 0
-            for slot in range(index.count):
-                txn_entry_encode(&index.entries[slot], data)
-                index.sum.crc = crc32c(index.sum.crc, data, TXN_ENTRY_BYTES)
-            index.has_sum = True
+    rc = 0 if index.has_sum else txn_load(index)
     out[0] = index.sum
     mutex_unlock(index.lock)
     return rc
@@ -274,39 +276,30 @@ cdef int32_t txn_index_matches(TxnIndex *index, const TxnSum *expected) noexcept
     return 1
 
 
-cdef int32_t first_ending_at(const TxnIndex *index, int64_t offset) noexcept nogil:
-    """Return the slot of the first entry whose transaction ends at or after offset; entries are sorted by ends."""
-    cdef int32_t low = 0, high = index.count, middle
-    while low < high:
-        middle = low + (high - low) // 2
-        if index.entries[middle].last_offset >= offset:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil:
-    cdef int32_t slot, rc, complete = 0
+    cdef int32_t rc
     cdef AbortedTxn *entry
+    cdef TxnCursor cursor
     mutex_lock(index.lock)
     rc = txn_load(index)
     if rc != 0:
         mutex_unlock(index.lock)
         return rc
-    # A transaction that ended before fetch_offset has a last stable offset at or below it, so it cannot complete the
-    # search either.
-    for slot in range(first_ending_at(index, fetch_offset), index.count):
-        entry = &index.entries[slot]
+    entry = &cursor.entry
+    cursor = txn_entries_find(&index.entries, fetch_offset)
+    while rc == 0 and cursor.slot < index.entries.count:
+        txn_cursor_next(&index.entries, &cursor)
+        # A transaction that ended before fetch_offset has a last stable offset at or below it, so it cannot complete
+        # the search either.
+        if entry.last_offset < fetch_offset:
+            continue
         if entry.first_offset < upper_bound:
             if not array_reserve(out, count[0]):
-                mutex_unlock(index.lock)
-                return -ENOMEM
+                rc = -ENOMEM
+                break
             out[0][count[0]] = entry[0]
             count[0] += 1
-        if entry.last_stable_offset >= upper_bound:
-            complete = 1
-            break
+        rc = entry.last_stable_offset >= upper_bound
     mutex_unlock(index.lock)
-    return complete
+    return rc
