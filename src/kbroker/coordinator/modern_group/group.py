@@ -80,7 +80,8 @@ class ModernGroup:
         self.metadata_hash = 0
         self.target_epoch = FIRST_EPOCH
         self.target_timestamp_ms = 0
-        self.assignment_pause_ms = 0  # after a slow target assignment
+        self.assignment_took_ms = 0
+        self.assignment_pause_ms = 0  # after two slow target assignments
         self.members: dict[str, Any] = {}
         self.targets: dict[str, Any] = {}  # target assignments by member id
         self.refresh_deadline_ms = 0  # the topics are read again then, changed or not

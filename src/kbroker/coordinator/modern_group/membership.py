@@ -120,9 +120,14 @@ class ModernMembership(Generic[G, S]):
         return group.may_assign(interval_ms, self.clock.wall_ms())
 
     def note_assignment(self, group: G, began_ms: int) -> None:
-        """Note that a target assignment was made, and when that began."""
+        """Note that a target assignment was made, and when that began.
+
+        A pause needs two slow ones in a row: during a single one the thread may have waited for the processor.
+        """
         took_ms = self.clock.now_ms() - began_ms
-        group.assignment_pause_ms = SLOW_PAUSE * took_ms if took_ms >= SLOW_ASSIGNMENT_MS else 0
+        slow_ms = min(took_ms, group.assignment_took_ms)
+        group.assignment_took_ms = took_ms
+        group.assignment_pause_ms = SLOW_PAUSE * slow_ms if slow_ms >= SLOW_ASSIGNMENT_MS else 0
 
     # ------------------------------------------------------------ time
 
