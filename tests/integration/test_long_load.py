@@ -34,7 +34,7 @@ from tests.support.kill import (
 SECONDS = float(os.environ.get("KBROKER_LOAD_SECONDS", "120"))
 WARM_UP = 0.25  # share of the time before the first comparison, in which caches fill and members join
 MAX_GROWTH_BYTES = 16 << 20
-MAX_ABORTED_BYTES = 6  # memory of an aborted transaction in a partition
+MAX_ABORTED_BYTES = 8  # memory of an aborted transaction in a partition
 ENTRY_BYTES = 34  # of its file
 MAX_MORE_DESCRIPTORS = 16  # connections of members that join and leave
 EVERY_S = 0.5

@@ -34,9 +34,9 @@ def no_descriptors() -> Iterator[None]:
 
 
 @contextmanager
-def no_file_growth() -> Iterator[None]:
-    """Refuse to enlarge files (EFBIG), as on a full disk."""
-    with _lowered(resource.RLIMIT_FSIZE, 0):
+def no_file_growth(size_bytes: int = 0) -> Iterator[None]:
+    """Refuse to enlarge files (EFBIG) beyond a size, as on a full disk."""
+    with _lowered(resource.RLIMIT_FSIZE, size_bytes):
         yield
 
 

@@ -123,15 +123,17 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t write_entry(const TxnIndex *index, const char *data) noexcept nogil:
-    """Write an encoded entry after those of the file: 0 or -errno."""
+    """Write an encoded entry after those of the file: 0, or -errno without a part of it."""
     cdef char path[PATH_BYTES]
-    cdef int64_t rc
+    cdef int64_t rc, size = index.entries.count * TXN_ENTRY_BYTES
     cdef int fd
     log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
     fd = io_open(path, True)
     if fd < 0:
         return fd
-    rc = io_write(fd, data, TXN_ENTRY_BYTES, index.entries.count * TXN_ENTRY_BYTES)
+    rc = io_write(fd, data, TXN_ENTRY_BYTES, size)
+    if rc < 0:
+        io_truncate(fd, size)
     io_close(fd)
     return <int32_t>min(rc, 0)
 

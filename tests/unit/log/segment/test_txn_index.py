@@ -25,11 +25,13 @@ def abort(log: PartitionLog) -> int:
     return offset
 
 
-def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written_bytes", [0, 10])
+def test_entry_that_cannot_be_written(tmp_path: Path, written_bytes: int) -> None:
     """The entry is neither in the file nor in memory, and the next entry has its place."""
     index = TransactionIndex(tmp_path, 0)
-    with no_file_growth(), pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
+    with no_file_growth(written_bytes), pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
         index.append(1, 0, 10, 11)
+    assert path_of(tmp_path).read_bytes() == b""
     assert index.collect(0, 100)[0] == []
     index.append(2, 0, 10, 11)
     assert index.collect(0, 100)[0] == TransactionIndex(tmp_path, 0).collect(0, 100)[0] == [(2, 0, 10, 11)]
