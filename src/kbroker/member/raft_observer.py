@@ -130,7 +130,7 @@ class RaftObserver:
             self._turn += 1
             if self._backing_off.get(address, 0) <= now_ms:
                 return self._send(address, FETCH, FETCH_VERSIONS, self._fetch_request())
-        return Wait(max(1, min(self._backing_off.values()) - now_ms))
+        return Wait(min(until for until in self._backing_off.values() if until > now_ms) - now_ms)
 
     def _send(self, address: Address, api_key: int, versions: tuple[int, int], body: Body) -> Send:
         settings = self._settings
@@ -311,6 +311,7 @@ class RaftObserver:
         if found is not None:  # only the records after it are missing
             self._replace_log(found)
             return
+        self._abandon()  # a part that was fetched before the leader did not respond
         self._download = self._log.begin_snapshot(end_offset, epoch)
         logger.info("fetching the snapshot of the metadata at offset %d, epoch %d", end_offset, epoch)
 

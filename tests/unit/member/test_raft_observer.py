@@ -119,6 +119,20 @@ def test_controllers_that_are_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
         assert attempts_ms(observer, 200_000, 6)[quorum.addresses[1]][:3] == expected[:3]
 
 
+def test_a_pause_without_a_leader(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The pause lasts until the next bootstrap server may be contacted, whatever the former leader's backoff is."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        observer = follower.observer
+        first = observer.next(0)
+        assert isinstance(first, Send)
+        observer.on_failure(first._replace(address=("former", 9093)), "down", 0)
+        for _ in quorum.addresses:
+            step = observer.next(10)
+            assert isinstance(step, Send)
+            observer.on_failure(step, "down", 10)
+        assert observer.next(25) == Wait(5)
+
+
 def test_an_election_without_a_result(tmp_path: Path, quorum: FakeQuorum) -> None:
     """A quorum without a leader is queried again after the backoff."""
     with RaftFollower(tmp_path, quorum) as follower:
@@ -279,6 +293,24 @@ def test_a_snapshot_that_is_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
         quorum.take_snapshot()
         assert follower.catch_up() == quorum.image()
         assert not list(follower.log.folder.glob("*.part"))
+
+
+def test_a_leader_with_two_addresses(tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that the leader names at its other address replaces the unfinished one."""
+    quorum.take_snapshot()
+    with RaftFollower(tmp_path, quorum) as follower, monkeypatch.context() as patch:
+        follower.drive(3)
+        (unfinished,) = follower.log.folder.glob("*.part")
+        quorum.append(rows.topic("b", 2), rows.partition(2))
+        quorum.commit()
+        quorum.take_snapshot()
+        patch.setattr(quorum, "_check", lambda epoch, address: Errors.NONE)
+        quorum.unreachable.add(("c1", 9093))
+        follower.drive(2)
+        assert not unfinished.exists()
+        assert len(list(follower.log.folder.glob("*.part"))) == 1
+        quorum.unreachable.clear()
+        assert follower.catch_up() == quorum.image()
 
 
 def test_a_leader_that_fails_on_a_snapshot(tmp_path: Path, quorum: FakeQuorum) -> None:
