@@ -245,7 +245,7 @@ def uuid_to_text(value: uuid.UUID) -> str:
 
 
 def random_uuid_text() -> str:
-    """Return a random id in that form; like Kafka's it does not begin with a dash, which would start an option."""
+    """Return a random id as text; like Kafka's it does not begin with a dash, which would start an option."""
     while True:
         text = uuid_to_text(uuid.uuid4())
         if not text.startswith("-"):
@@ -334,7 +334,8 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
 def write_moved_from(folder: Path, sources: Iterable[uuid.UUID]) -> None:
     """Note in a partition's folder that it replaces the partition's folders in other log folders.
 
-    A crash may leave several: this one is complete then, and the others are out of date. Raises: OSError.
+    A crash may leave several folders: the one with the note is complete, and the others are out of date.
+    Raises: OSError.
     """
     lines = ["version: 0", *(f"directory_id: {uuid_to_text(source)}" for source in sources)]
     write_atomically(folder / MOVED_FROM, ("\n".join(lines) + "\n").encode())

@@ -144,8 +144,8 @@ class FolderScan:
     def _sort_surplus(self, log_dir: LogDir, folder: Path, topic: TopicLogs) -> None:
         """Judge the folder of a partition that the topic does not have.
 
-        Either a crash came before adding the partition was acknowledged, or the metadata is an older copy. Only a
-        folder that never had a record is removed.
+        Either a crash occurred before the addition of the partition was acknowledged, or the metadata is an older
+        copy. Only a folder that never had a record is removed.
         """
         if never_had_records(folder):
             logger.info(

@@ -96,7 +96,7 @@ def never_had_records(folder: Path) -> bool:
 
 
 def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
-    """Return True if the folder exists and belongs to this topic. False proves nothing; no error is raised."""
+    """Return whether the folder exists and belongs to this topic; False also if it cannot be read."""
     return has_content(os.path.join(folder, PARTITION_METADATA), checkpoints.partition_metadata_text(topic_id))
 
 
@@ -238,8 +238,7 @@ class LogDir:
 
     def holds(self, key: TopicPartition) -> bool:
         """Return whether a partition has a folder here; the folder of a deleted one has another name."""
-        topic, partition = key
-        return (self.path / f"{topic}-{partition}").is_dir()
+        return self.partition_path(*key).is_dir()
 
     def has_offsets(self, keys: Collection[TopicPartition]) -> bool:
         """Return whether a checkpoint that a start reads has an offset of one of these partitions."""

@@ -185,7 +185,7 @@ class LogTasks:
         return self.write_log_starts(*folders) if folders else set()
 
     def write_high_watermarks(self, *folders: LogDir) -> None:
-        """Write the offsets that the next start must find at least; see ``StartReport.note_lost``."""
+        """Write the high watermarks; the next start reports logs that end below, see ``StartReport.note_lost``."""
         for log_dir in folders or self._dirs:
             self._write(log_dir, "high watermarks", log_dir.high_watermarks, _high_watermark)
 
@@ -224,8 +224,8 @@ class LogTasks:
     def forget_deleted(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from the checkpoints that a start reads.
 
-        A folder whose checkpoints have none of them is skipped without a wait. If they are being written, they may get
-        some: `forget_former` removes those before a log of the same name is created in the folder.
+        A folder whose checkpoints have none of them is skipped without a wait. A write in progress may add some:
+        `forget_former` removes those before a log of the same name is created in the folder.
         """
         for log_dir in self._dirs:
             if log_dir.has_offsets(keys):
@@ -251,7 +251,7 @@ class LogTasks:
                 self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 
     def forget_missing(self) -> set[TopicPartition]:
-        """Remove partitions that a folder no longer has from its checkpoints: a kill prevented that.
+        """Remove from the checkpoints of each folder the partitions that it no longer has, which a kill prevented.
 
         Returns: the partitions named by a checkpoint that no folder has.
         """

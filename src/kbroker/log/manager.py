@@ -184,7 +184,7 @@ class LogManager:
         self._hosted.clear()
 
     def _flushed_dirs(self) -> Sequence[LogDir | None]:
-        """Flush every folder on its own thread, and return them; last those that take longer than a flusher's close.
+        """Flush the folders, each on its own thread; return them, those whose flusher did not end in time last.
 
         So a disk that does not respond keeps no other folder open.
         """
@@ -214,7 +214,7 @@ class LogManager:
         log_dir.close(is_clean and log_dir in self._dirs, self.broker_epoch)
 
     def withhold_mark(self, log_dir: LogDir) -> None:
-        """Close the folder without a clean mark: not all data written there may be on disk."""
+        """Make `close` write no clean mark in the folder: not all data written there may be on disk."""
         self._unsound.add(log_dir)
 
     def _disarm(self) -> None:
@@ -563,7 +563,7 @@ class LogManager:
         return list(views.values())
 
     def move_partition(self, topic: str, partition: int, path: str) -> None:
-        """Begin to move a partition to another log folder; if it is being moved elsewhere, that ends.
+        """Begin to move a partition to another log folder; a move of it to a third folder ends.
 
         Raises: KafkaError with Kafka's code and text.
         """

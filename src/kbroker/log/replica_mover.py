@@ -167,7 +167,7 @@ class ReplicaMover:
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
-        if future.log_dir.holds(key):  # not a former one, which is removed by now: the copy needs the name
+        if future.log_dir.holds(key):  # of another topic: former folders are removed by now
             future.log_dir.rename_stray(*key)
         make_folder(future.folder)
         if topic_id is not None:

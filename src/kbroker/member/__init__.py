@@ -1,6 +1,6 @@
 """The member: this node as a broker of a cluster with controllers of Apache Kafka (``process.roles=broker``).
 
-How its parts fit together, and the interface for request handlers:
+The connections of its parts, and the interface for request handlers:
 
 - ``ApiContext.member`` is a `Member`, None in a broker that is its own controller.
 - ``ApiContext.controller`` has the same readers in both (``image``, ``publishers``, ``node_id``, ``cluster_id``,

@@ -64,8 +64,7 @@ class ControllerChannel:
     again last: if the controller closes the connection because of this request, the others get through.
 
     Args: ``client_id`` of its requests; ``controller`` returns the address of the quorum's leader, None while it is
-    unknown. ``retry_timeout_ms``: time after which an unsent request ends;
-    ``request_timeout_ms`` of one attempt.
+    unknown; ``retry_timeout_ms``: time after which an unsent request ends; ``request_timeout_ms`` of one attempt.
     Threads: any.
     """
 

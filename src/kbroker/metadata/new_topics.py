@@ -87,5 +87,5 @@ def added_records(
 
 
 def _first(name: str) -> int:
-    """Return the number from which the leaders of a topic's partitions are dealt: topics of one partition spread."""
+    """Return a number by which the leaders of a topic are shifted, so that topics of one partition are on all nodes."""
     return zlib.crc32(name.encode("utf-8", "surrogateescape"))

@@ -70,7 +70,7 @@ class TopicGrowth:
         self._growing: dict[uuid.UUID, range] = {}  # partitions that may have logs and no metadata; registry's lock
 
     def forget(self, topic_id: uuid.UUID) -> int:
-        """Forget that a topic is growing, which is being removed; return the end of its partitions, 0 if it was not.
+        """Forget the growth of a topic that is being removed; return the end of its partitions, 0 if it does not grow.
 
         Under the registry's lock.
         """
@@ -122,7 +122,7 @@ class TopicGrowth:
         return topic, range(current, count)
 
     def _check_same(self, image: MetadataImage, topic: TopicImage, added: range) -> None:
-        """Check that the topic was neither deleted nor changed its size since. Raises: KafkaError."""
+        """Check that the topic was neither deleted nor has grown since. Raises: KafkaError."""
         known = image.topics_by_id.get(topic.topic_id)
         if known is None or known.topic_id in self._failed or len(known.partitions) != added.start:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)

@@ -25,7 +25,8 @@ class Opening:
 class TopicOpening(TopicRuns[Opening]):
     """New topics that are in force once all their logs are made, by the thread that has created them.
 
-    Until then requests do not find them, and nothing waits for them: in Kafka, too, the controller has a topic earlier.
+    Until then requests do not find them, and nothing waits for them: in Kafka, too, the controller has a topic before
+    the brokers.
 
     Args: ``lock`` of the registry; ``image`` returns the one in force; ``failed``: gets the reason for each topic
     whose logs could not be made. ``serve`` is called with the topics that are complete, and the logs of those that did

@@ -44,7 +44,7 @@ class TopicNames:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Add a name of the same request, with which others may collide: Kafka compares with those before it."""
+        """Add a name of the same request, whose names may collide: Kafka compares them with the topics before it."""
         self._names.add(name)
 
     def colliding(self, name: str) -> str | None:
@@ -225,7 +225,7 @@ SETTING_PREFIXES = {
 def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> NewTopic:
     """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults.
 
-    An internal topic has no more replicas than there are nodes, as without them nothing could be coordinated.
+    An internal topic has no more replicas than there are nodes: without it nothing could be coordinated.
     """
     prefix = SETTING_PREFIXES.get(name)
     if prefix is None:

@@ -275,7 +275,7 @@ class TopicRegistry:
         return deleted
 
     def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
-        """Delete topics independently of each other, many of them in one write, which takes as long as one deletion's.
+        """Delete topics independently of each other, many of them in one write, which takes as long as that of one.
 
         Other changes happen in between; deleted topics stay deleted if others fail.
         Returns: for each its id, or the error as raised by ``delete``.
@@ -360,7 +360,7 @@ class TopicRegistry:
         )
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Open and remove logs and swap the topics, as a change of the metadata needs it."""
+        """Open and remove logs and swap the topics, as a change of the metadata requires."""
         self._image = image
         if delta.topics.deleted:
             self._remove(delta.topics.deleted.values())
@@ -420,7 +420,7 @@ class TopicRegistry:
         return views
 
     def _lead(self, view: TopicView) -> None:
-        """Set the leader epochs of logs, after the views: fetches that wait at an earlier leader complete by it."""
+        """Set the leader epochs of logs, after the swap of the views; fetches that wait by an earlier one complete."""
         for index, (log, registration) in enumerate(zip(view.partitions, view.registrations, strict=True)):
             if log is not None and log.leader_epoch < registration.leader_epoch:
                 log.set_leader_epoch(registration.leader_epoch)

@@ -257,7 +257,7 @@ def snapshot_fault(data: bytes) -> str | None:
     if version != 1:
         return f"version {version} is not 1"
     if crc32c(data[6:]) != crc:
-        return "the checksum does not fit"
+        return "the checksum does not match"
     if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
         return f"{count} entries do not take {len(data)} bytes"
     return None

@@ -45,7 +45,7 @@ def find_gaps(segments: list[Path]) -> Iterator[tuple[Path, list[Gap]]]:
                 while position < file.size_bytes:
                     batch = file.batch_at(position)
                     if not batch.is_valid:
-                        raise DamagedBatch(position, "the checksum does not fit")
+                        raise DamagedBatch(position, "the checksum does not match")
                     if batch.base_offset > next_offset:
                         before = epoch if position else batch.leader_epoch
                         found.append(Gap(position, next_offset, batch.base_offset - 1, before))

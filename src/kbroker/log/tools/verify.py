@@ -1,7 +1,7 @@
 """Verification of every file of a log folder, with the removal of damaged bytes on request.
 
-The broker itself cuts only a torn tail after an unclean stop; damage anywhere else fences the partition until
-``verify(path, repair=True)`` has repaired the folder of the stopped broker.
+The broker itself cuts only a torn tail after an unclean stop; records after damage anywhere else are refused
+until ``verify(path, repair=True)`` has repaired the folder of the stopped broker.
 """
 
 import os
@@ -109,7 +109,7 @@ def _repair(partition: Path) -> list[Finding]:
 
 
 def _is_partition(path: Path) -> bool:
-    return path.is_dir() and PARTITION.match(path.name) is not None and not path.name.endswith("-delete")
+    return path.is_dir() and PARTITION.match(path.name) is not None
 
 
 def _verify_state_files(folder: Path, repair: bool) -> Iterator[Finding]:
@@ -253,7 +253,7 @@ def _judge(file: BatchFile, position: int, next_offset: int, limit: int) -> tupl
     except DamagedBatch as e:
         return str(e), None
     if not batch.is_valid:
-        return "the checksum does not fit", None
+        return "the checksum does not match", None
     if not next_offset <= batch.base_offset <= batch.last_offset <= limit:
         return f"offsets {batch.base_offset} to {batch.last_offset} are not in {next_offset} to {limit}", None
     return "", batch

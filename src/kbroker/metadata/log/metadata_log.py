@@ -341,7 +341,7 @@ class MetadataLog(SnapshotWriter):
         epoch = 0
         while offset < self.end_offset:
             found = self._log.read(offset, READ_BYTES)
-            self.new_bytes += len(found.records or b"")
+            self.new_bytes += len(found.records)
             before = offset
             for batch in read_batches(found.records, allow_truncated=True) if not found.error else ():
                 check_next(batch, offset, epoch, self.epoch - 1)
@@ -370,7 +370,7 @@ class MetadataLog(SnapshotWriter):
 
         Args: ``frees_space``: the change may use the space that is reserved for a full disk; ``is_start``: also the
         space that is reserved for a start.
-        Raises: KafkaError KAFKA_STORAGE_ERROR; nothing was appended then. OSError: that is unknown.
+        Raises: KafkaError KAFKA_STORAGE_ERROR, when nothing was appended; OSError, when that is unknown.
         """
         if not frees_space:
             self._reserve()

@@ -403,7 +403,7 @@ def test_gaps_beside_a_damaged_checkpoint(tmp_path: Path) -> None:
     [
         (lambda data: data[:5], "5 bytes are too few"),
         (lambda data: b"\0\2" + data[2:], "version 2 is not 1"),
-        (lambda data: data[:-1] + b"x", "the checksum does not fit"),
+        (lambda data: data[:-1] + b"x", "the checksum does not match"),
         (lambda data: data[:2] + struct.pack(">I", crc32c(data[6:-8])) + data[6:-8], "1 entries do not take 48 bytes"),
     ],
 )
