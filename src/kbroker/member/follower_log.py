@@ -270,18 +270,18 @@ class FollowerLog(SnapshotWriter):
                 os.ftruncate(descriptor, segment.size_bytes)
             raise
 
-    def truncate_to_end_of(self, epoch: int, end_offset: int) -> int:
-        """Cut off the records that the leader does not have, and return the new end.
+    def end_of_common(self, epoch: int, end_offset: int) -> int:
+        """Return the end of the records that the leader has, too.
 
         Args: ``epoch`` and ``end_offset``: the largest epoch up to that of this log that the leader has, and its end.
         """
         ends = [self.end_offset, *(start for later, start in self._epochs.items() if later > epoch)]
         if epoch in self._epochs:
             ends.append(end_offset)
-        self._truncate(max(min(ends), self.start_offset))
-        return self.end_offset
+        return max(min(ends), self.start_offset)
 
-    def _truncate(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
+        """Cut off the batches that do not end at or below an offset. Raises: OSError."""
         self._close_file()
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Life of a broker as its controller sees it: registration, heartbeats, fencing, controlled shutdown.
+"""Life cycle of a broker with a controller: registration, heartbeats, fencing, controlled shutdown.
 
 Source: ``BrokerLifecycleManager``; spec: KIP-631, KIP-858, KIP-966, KIP-1066.
 """
@@ -67,8 +67,8 @@ class BrokerLifecycle:
     Threads: any. Lock: its own; under it only ``offset`` and ``cordoned`` of ``start`` are called.
     Attributes:
         incarnation_id: new for each start.
-        caught_up, unfenced, ended: events; ``ended``: the controller has let the broker stop, or the broker gave up.
-        failure: the reason why the broker gave up, "" otherwise.
+        caught_up, unfenced, ended: events; ``ended``: the broker may stop, or cannot register.
+        failure: the reason why the broker cannot register, "" otherwise.
         last_error: the reason why the last request failed, "" after a success.
     """
 

@@ -289,12 +289,14 @@ class RaftObserver:
     def _truncate(self, epoch: int, end_offset: int) -> None:
         if end_offset < 0:
             raise corrupt(f"expected an end offset, found {end_offset}")
-        if end_offset < self.high_watermark:
+        before, end = self._log.end_offset, self._log.end_of_common(epoch, end_offset)
+        if end < self.high_watermark:
             raise RaftFatalError(
-                f"the leader of the quorum requested truncation to offset {end_offset}, below the high watermark "
+                f"the leader of the quorum requested truncation to offset {end}, below the high watermark "
                 f"{self.high_watermark}: the controllers have lost metadata that was committed"
             )
-        before, end = self._log.end_offset, self._log.truncate_to_end_of(epoch, end_offset)
+        self._log.truncate(end)
+        end = self._log.end_offset
         if end == before:
             raise corrupt(f"expected a diverging epoch below offset {end}, found epoch {epoch} up to {end_offset}")
         logger.info("cut the metadata log at offset %d", end)

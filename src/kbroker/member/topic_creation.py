@@ -91,7 +91,7 @@ class TopicCreation:
                 self._report("topic %s cannot be created automatically: %s", row["Name"], reason)
 
     def _report(self, message: str, names: str, reason: str) -> None:
-        """Log a failure, with limits: clients ask for their topics several times a second."""
+        """Log a failure, with limits: clients request their topics several times a second."""
         self._failures.log((names, cause_of(reason)), logger.warning, message, names, reason)
 
     def _body(self, names: Iterable[str]) -> codec.Body:

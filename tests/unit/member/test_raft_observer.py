@@ -80,6 +80,19 @@ def test_truncation_below_the_high_watermark_ends_the_node(tmp_path: Path, quoru
             follower.drive()
 
 
+def test_truncation_of_a_committed_epoch(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """A leader without the epoch of committed records ends the node, which keeps them, at any end offset."""
+    with RaftFollower(tmp_path, quorum) as follower:
+        follower.catch_up()
+        quorum.elect(2)
+        quorum.commit()
+        follower.catch_up()
+        quorum.changes[FETCH] = {"DivergingEpoch": {"Epoch": 1, "EndOffset": 100}}
+        with pytest.raises(RaftFatalError, match="truncation to offset 4, below the high watermark 5"):
+            follower.drive()
+        assert follower.log.end_offset == 5
+
+
 def test_a_leader_that_does_not_respond(tmp_path: Path, quorum: FakeQuorum) -> None:
     """The other bootstrap server responds with the new leader."""
     with RaftFollower(tmp_path, quorum) as follower:
