@@ -44,7 +44,6 @@ def test_a_start_reports_what_is_missing(start_broker: Callable[..., BrokerProce
     segment.write_bytes(b"")
     broker.start()
     (line,) = (one for one in broker.tail(1000).splitlines() if "are lost" in one)
-    assert (
-        f"__transaction_state-{key[1]}: the log ends at offset 0, and the last checkpoint knew it up to {end}" in line
-    )
+    lost = f"the log ends at offset 0, and its high watermark in the last checkpoint is {end}"
+    assert f"__transaction_state-{key[1]}: {lost}" in line
     transact(broker, b"third")

@@ -76,6 +76,6 @@ class FailedIo:
 
 
 def repair_command(log_dir: LogDir | None) -> str:
-    """Return how to repair a damaged log, for messages."""
+    """Return the advice on a damaged log, for messages."""
     folder = "DIR" if log_dir is None else str(log_dir.path)
     return f"stop the broker and run: kbroker log verify --repair {folder}"

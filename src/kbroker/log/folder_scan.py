@@ -63,8 +63,8 @@ class StartReport:
         if end < known and log.damage is None:  # records after damage are not served, and not lost
             self.lost_offsets += known - end
             lost.append(
-                f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "
-                f"{known - 1} are lost, and may have been acknowledged. A power cut loses what was not flushed; "
+                f"the log ends at offset {end}, and its high watermark in the last checkpoint is {known}: offsets "
+                f"{end} to {known - 1} are lost, and may have been acknowledged. A power cut loses unflushed records; "
                 "after any other stop a segment was removed, emptied or cut"
             )
         if lost:
@@ -137,7 +137,7 @@ class FolderScan:
         self._report.unknown_folders.append(folder)
 
     def _remove(self, folder: Path, renamed: Path | None = None) -> None:
-        """Remove a leftover, which may have been renamed for that."""
+        """Remove a leftover folder. Args: ``renamed``: its new path, None if it still has its name."""
         remove_folder(renamed or folder)
         self._report.removed_folders.append(folder)
 

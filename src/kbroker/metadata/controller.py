@@ -60,7 +60,7 @@ class _Queue:
         self._waiting.append(change)
 
     def publish(self) -> None:
-        """Publish all that waits; what another thread has taken is published when this returns."""
+        """Publish all waiting changes; those that another thread has taken are published when this returns, too."""
         with self.publisher.lock:
             while self._waiting:
                 change = self._waiting.popleft()
@@ -305,7 +305,7 @@ class Controller:
         return error
 
     def failed(self, reason: str) -> OutcomeUnknownError:
-        """Refuse all further changes, and let the broker stop; return the error to raise."""
+        """Refuse all further changes, and make the broker stop; return the error to raise."""
         if not self._failure:
             self._failure = (
                 f"{reason}; it is unknown whether the last change is stored, so the broker stops: repair the disk, "

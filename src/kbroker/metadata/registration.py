@@ -1,4 +1,4 @@
-"""Records that register this broker and let it lead every partition.
+"""Records that register this broker and make it the leader of every partition.
 
 Source: ``ClusterControlManager.registerBroker``.
 """
@@ -59,7 +59,7 @@ def registration_records(
 
 
 def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
-    """Return the records of a clean stop: by them Kafka's controller registers the node again without a time-out.
+    """Return the records of a clean stop, after which Kafka's controller registers the node again without a time-out.
 
     Of several nodes, others lead its partitions, as after a controlled shutdown.
     """
@@ -87,7 +87,7 @@ def _leader_records(
 
 
 def _leadership(partition: PartitionRegistration, node_id: int) -> dict[str, object]:
-    """Return the changes with which the only replica leads, none if it does: no record is lost by that."""
+    """Return the changes that make the only replica the leader, none if it is; no record is lost by them."""
     changes: dict[str, object] = {}
     if partition.leader != node_id:
         changes["Leader"] = node_id

@@ -22,7 +22,7 @@ FEW_PARTITIONS = 256  # a handler changes as many by itself, in about 0.1 s
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. ``assignments``: partition number to broker ids, empty to let the broker choose."""
+    """A topic to create. ``assignments``: partition number to broker ids; empty: the broker chooses."""
 
     name: str
     num_partitions: int = -1

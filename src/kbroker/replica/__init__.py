@@ -1,1 +1,1 @@
-"""Partitions as request handlers see them: the table of topics with their logs."""
+"""Partitions for request handlers: the table of topics with their logs."""

@@ -84,9 +84,9 @@ def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.
         "early); the log ends at offset 1"
     ).replace("the file ended early", "the last batch is cut off")
     lost = (
-        "the log ends at offset 1, and the last checkpoint knew it up to 3: offsets 1 to 2 are lost, and may have been "
-        "acknowledged. A power cut loses what was not flushed; after any other stop a segment was removed, emptied or "
-        "cut"
+        "the log ends at offset 1, and its high watermark in the last checkpoint is 3: offsets 1 to 2 are lost, and "
+        "may have been acknowledged. A power cut loses unflushed records; after any other stop a segment was removed, "
+        "emptied or cut"
     )
     assert report.cut == {("orders", 0): f"{cut}; {lost}"}
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -66,7 +66,7 @@ def test_what_is_missing_at_the_end_is_reported(
     again, report = brokers.start(topics=(("orders", 1),))
     (line,) = warnings(caplog)
     assert line.startswith(
-        f"partition orders-0: the log ends at offset {end}, and the last checkpoint knew it up to 6: "
+        f"partition orders-0: the log ends at offset {end}, and its high watermark in the last checkpoint is 6: "
         f"offsets {end} to 5 are lost"
     )
     assert "power cut" in line

@@ -265,7 +265,7 @@ def _checked_stored(
 ) -> Mapping[str, str]:
     """Return the configs, after the changes, of a resource of which the broker keeps nothing else.
 
-    Their lists cannot be appended to, as in Kafka, whose controller knows only those of topics and brokers.
+    Their lists cannot be appended to, as in Kafka, whose controller has the types of topic and broker configs only.
     """
     configs = _applied(base, changes, {}, lambda key: "", _not_a_list)
     if not name:

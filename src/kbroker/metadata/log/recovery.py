@@ -269,7 +269,8 @@ def _salvage_log(folder: Path, files: LogFiles) -> _Salvage:
         salvage.whole = frozenset(_LOST)
     else:
         salvage.notes.append(
-            f"the records from offset {image.offset + 1} on are lost, if there were any: what they removed exists again"
+            f"the records from offset {image.offset + 1} on are lost, if there were any: entries that they removed "
+            "exist again"
         )
     if METADATA_VERSION not in image.features:
         salvage.whole = frozenset()
