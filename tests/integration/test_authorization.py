@@ -371,6 +371,12 @@ def test_wrong_usage(run: Any) -> None:
     assert "expected User:NAME, got 'alice'" in run("add", "--topic", "t", "--operation", "read", "--allow", "alice",
                                                      status=2)  # fmt: skip
     assert "there is no such ACL" in run("remove", "--topic", "nothing", status=1)
+    wrong = run("add", "--topic", "t", "--group", "g", "--operation", "write", "--allow", "User:a", status=2)
+    assert (
+        "expected an operation on a Group (All, Read, Delete, Describe, DescribeConfigs, AlterConfigs), got Write"
+        in wrong
+    )
+    assert json.loads(run("list", "--json")) == []
 
 
 @pytest.mark.parametrize(("principals", "question"), [(["a"], "Remove 1 ACL?"), (["a", "b"], "Remove 2 ACLs?")])

@@ -19,6 +19,7 @@ from kbroker.common.security.acls import (
     check_principal,
     java_host,
 )
+from kbroker.common.security.acls import OPERATIONS as AUTHORIZED
 from kbroker.common.units import counted
 
 OPERATIONS = {one.title: one for one in Operation if one > Operation.ANY}
@@ -113,6 +114,9 @@ def add(
             address_of(host, "* or an address")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     need(operations, "--operation")
+    for kind, _ in about:
+        for operation in operations:
+            check_operation(kind, operation)
     made = [
         Acl(kind, name, pattern, principal, java_host(host), OPERATIONS[operation], permission)
         for kind, name in about
@@ -251,6 +255,14 @@ def address_of(host: str, expected: str) -> None:
     except ValueError:
         message = f"expected {expected}, such as 10.0.0.7 or ::1, got {host!r}"
         raise click.BadParameter(message, param_hint="--host") from None
+
+
+def check_operation(kind: ResourceType, operation: str) -> None:
+    """Check that brokers authorize an operation on resources of a type, as Kafka's tool does. Raises: BadParameter."""
+    known = [one.title for one in (Operation.ALL, *AUTHORIZED[kind])]
+    if operation not in known:
+        message = f"expected an operation on a {kind.title} ({', '.join(known)}), got {operation}"
+        raise click.BadParameter(message, param_hint="--operation")
 
 
 def need(found: T, options: str) -> T:
