@@ -278,14 +278,13 @@ def _cluster(
     from kbroker.testing.cluster import EmbeddedCluster
 
     config = BrokerConfig(properties)  # a bad value is refused here
-    is_controlled = bool(config.text("kbroker.control.listener"))
     cluster = EmbeddedCluster(
         config.integer("kbroker.brokers"),
         racks=config.words("kbroker.racks"),
-        virtual_clock=is_controlled and config.boolean("kbroker.control.virtual.clock"),
+        virtual_clock=config.boolean("kbroker.control.virtual.clock"),
         defaults=properties,
     )
-    if not is_controlled:
+    if not config.text("kbroker.control.listener"):
         return cluster, None
     from kbroker.testing.control import control_port
 

@@ -311,6 +311,9 @@ def host_limits(text: str) -> dict[str, int]:
 def check_own(config: BrokerConfig) -> None:
     """Check the keys that begin with ``kbroker.``. Raises: ConfigError."""
     _check_address(config, "kbroker.control.listener", parse_loopback, "127.0.0.1:port")
+    if config.boolean("kbroker.control.virtual.clock") and not config.text("kbroker.control.listener"):
+        reason = "Without a control port (kbroker.control.listener) the clock would never advance"
+        raise ConfigError("kbroker.control.virtual.clock", "true", reason, "false")
     topic = config.text("kbroker.request.log.topic")
     if topic and invalid_name_reason(topic) is not None:
         raise ConfigError("kbroker.request.log.topic", topic, "No topic can have this name", "a topic's name")

@@ -315,6 +315,7 @@ def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
         ("kbroker.control.listener", "0.0.0.0:1", "127.0.0.1:port"),
         ("kbroker.metrics.listener", "127.0.0.1:x", "host:port"),
         ("kbroker.request.log.topic", "a/b", "a topic's name"),
+        ("kbroker.control.virtual.clock", "true", "false"),
         ("kbroker.console.token", "s3cret", "16 to 1024 characters of ASCII without spaces"),
     ],
 )
