@@ -190,6 +190,7 @@ class Cluster(Closing):
             address,
             client_id=self.client_id,
             connect_timeout_s=self._connect_timeout_s,
+            request_timeout_s=self.request_timeout_s,
             open_stream=self._open_stream,
             clock=self.clock,
         )
@@ -275,8 +276,9 @@ class Cluster(Closing):
         version = shared_version(connection, api_key, max_version)
         fields = body(version) if callable(body) else body
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
-        if connection.throttled_until_s > self.clock():  # the broker does not read until then
-            self.sleep(connection.throttled_until_s - self.clock())
+        throttled_s = connection.throttled_until_s - self.clock()
+        if throttled_s > 0:  # the broker does not read until then
+            self.sleep(throttled_s)
         return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
 
     def ask(self, api_key: int, body: BodyFor, what: str, **settings: Any) -> Body:
@@ -420,7 +422,7 @@ Owner = TypeVar("Owner", bound=_OfCluster)
 
 
 def retried(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Owner, P], T]:
-    """Return a function that repeats this one as `Cluster.retry` of its first argument's cluster does."""
+    """Decorate a function to run within `Cluster.retry` of the cluster of its first argument."""
 
     @functools.wraps(function)
     def run(of: Owner, /, *args: P.args, **named: P.kwargs) -> T:

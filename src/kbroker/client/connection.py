@@ -52,7 +52,7 @@ def format_address(address: Address) -> str:
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """Split a comma separated list of `host[:port]` or `[ipv6]:port`.
+    """Split a comma-separated list of `host[:port]` or `[ipv6][:port]`; the default port is 9092.
 
     Raises: ValueError that names the malformed entry; TypeError for anything but a text.
     """
@@ -114,6 +114,7 @@ class Connection:
         address: host and port.
         client_id: sent in every request header.
         connect_timeout_s: seconds for connecting.
+        request_timeout_s: seconds for an exchange that gives no other time-out, such as a login.
         max_frame_bytes: a response that declares more than this closes the connection.
         open_stream: makes the connected socket.
         clock: monotonic seconds.
@@ -130,16 +131,18 @@ class Connection:
         *,
         client_id: str = "kbroker",
         connect_timeout_s: float = 10.0,
+        request_timeout_s: float = 30.0,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         open_stream: OpenStream = open_plaintext,
         clock: Clock = time.monotonic,
     ) -> None:
         self.address = address
         self.client_id = client_id
+        self.request_timeout_s = request_timeout_s
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
         self.closed_hint = ""  # end of the error if the broker closes the connection before the next response
-        self._is_answered = False
+        self._is_answered = False  # True once a response was decoded
         self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
         self._renew_at_s: float | None = None
         self._clock = clock
@@ -170,7 +173,7 @@ class Connection:
         sock = self._sock
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS too: SSLSocket.shutdown changes the object
 
     def is_stale(self) -> bool:
         """Return whether the peer has closed an idle connection or sent unrequested bytes; it is then closed.
@@ -203,7 +206,13 @@ class Connection:
         return self._renew_at_s is not None and self._clock() >= self._renew_at_s
 
     def request(
-        self, api_key: int, api_version: int, body: Body, *, timeout_s: float = 30.0, expect_response: bool = True
+        self,
+        api_key: int,
+        api_version: int,
+        body: Body,
+        *,
+        timeout_s: float | None = None,
+        expect_response: bool = True,
     ) -> Body:
         """Send one request and return the decoded body of its response (an empty dict if none is expected).
 
@@ -211,12 +220,13 @@ class Connection:
             api_key: key of the API.
             api_version: version to encode and decode with.
             body: fields by Kafka's names.
-            timeout_s: seconds for the whole exchange.
+            timeout_s: seconds for the whole exchange; `request_timeout_s` when None.
             expect_response: False for Produce with acks=0.
 
         Raises: BrokerConnectionError, BrokerTimeoutError; ProtocolError for a body that does not fit its version.
         """
-        frame = self.exchange(api_key, api_version, body, timeout_s=timeout_s, expect_response=expect_response)
+        limit_s = self.request_timeout_s if timeout_s is None else timeout_s
+        frame = self.exchange(api_key, api_version, body, timeout_s=limit_s, expect_response=expect_response)
         return {} if frame is None else self.decode(api_key, api_version, frame)
 
     def exchange(
@@ -336,7 +346,7 @@ class Connection:
             view = view[received:]
 
     def _closed_text(self, deadline: float) -> str:
-        """Return the reason why the broker has closed the connection, as far as it can be known in time."""
+        """Return the reason why the broker has closed the connection, as far as it can be found by the deadline."""
         sock = self._sock
         is_tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
         if not self._is_answered and is_tcp and not hasattr(sock, "read"):  # the first request, without TLS

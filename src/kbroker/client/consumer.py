@@ -103,10 +103,8 @@ class Consumer:
         symbolic = {tp: offset for tp, offset in positions.items() if offset < 0}
         for tp in positions:
             self.cluster.leader(*tp)
-        self.positions.update(positions)
-        if symbolic:
-            found = self._admin.list_offsets(symbolic, read_committed=self.read_committed)
-            self.positions.update({tp: info.offset for tp, info in found.items()})
+        found = self._admin.list_offsets(symbolic, read_committed=self.read_committed) if symbolic else {}
+        self.positions.update({**positions, **{tp: info.offset for tp, info in found.items()}})
 
     def seek_to_timestamp(self, timestamp_ms: int) -> None:
         """Move every partition to its first record at or after a time; to its end if no record is that late."""

@@ -49,6 +49,8 @@ def http_get(
     Raises: HttpFailure.
     """
     deadline_s = clock() + timeout_s
+    if port is None:  # http.client would take the end of an IPv6 address for a port
+        port = http.client.HTTPS_PORT if scheme == "https" else http.client.HTTP_PORT
 
     def left_s() -> float:
         left_s = deadline_s - clock()

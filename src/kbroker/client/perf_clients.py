@@ -147,7 +147,7 @@ class OwnProducer:
 class LibrdkafkaConsumer:
     """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
-    ``join_s``: seconds until partitions were assigned.
+    ``join_s``: seconds until partitions were assigned, of all rebalances.
     Args: ``config`` of librdkafka; ``partitions``: read them from their end, without a group.
     Raises: UserError if librdkafka refuses the config.
     """
@@ -178,10 +178,10 @@ class LibrdkafkaConsumer:
             ends = [self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in places]
             self._consumer.assign([TopicPartition(topic, n, end) for n, end in enumerate(ends)])
         else:
-            self._consumer.subscribe([topic], on_assign=self._on_assign)
+            self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return values of the next records, none at the timeout."""
+        """Return the bytes of the next records, key and value together; none at the time-out."""
         first = self._consumer.poll(timeout_s)  # `consume` waits for its whole number of records
         if first is None:
             return []
@@ -200,6 +200,9 @@ class LibrdkafkaConsumer:
     def _on_assign(self, consumer: Any, partitions: Any) -> None:
         self.join_s += (self._clock.now_ns() - self._began_ns) / 1e9
 
+    def _on_revoke(self, consumer: Any, partitions: Any) -> None:
+        self._began_ns = self._clock.now_ns()
+
 
 class OwnConsumer:
     """kbroker's consumer of all partitions, without a group."""
@@ -213,7 +216,7 @@ class OwnConsumer:
         self._consumer = Consumer(cluster, {(topic, number): position for number in range(count)})
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return values of the records of the next response that has any, none at the timeout."""
+        """Return the bytes of the records of the next response that has any; none at the time-out."""
         end_ns = self._clock.now_ns() + timeout_s * 1e9
         while not (found := self._consumer.poll()) and self._clock.now_ns() < end_ns:
             pass

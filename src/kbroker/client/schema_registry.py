@@ -1,6 +1,6 @@
 """Client of a Schema Registry: Confluent's API, as Karapace, Redpanda and others serve it, or Apicurio's own.
 
-A few GETs are all that decoding needs, so this is the standard library: the registries' own clients limit neither the
+Decoding needs only a few GETs, for which the standard library is enough: the registries' own clients limit neither the
 size nor the time of a response, and require a dozen packages.
 """
 
@@ -55,7 +55,7 @@ class SchemaId(NamedTuple):
         return f"{self.kind} {self.text}"
 
 
-_ANY = SchemaId("", "")  # stands for every id while the registry is silent
+_ANY = SchemaId("", "")  # key of a failure that concerns every id: the registry does not respond
 
 
 class Schema(NamedTuple):
@@ -326,4 +326,4 @@ def _kind_of(text: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url)
+    return re.sub(r"//[^/]*@", "//", url)

@@ -48,6 +48,7 @@ class ControllerConnections:
             address,
             client_id=client_id,
             connect_timeout_s=timeout_s,
+            request_timeout_s=timeout_s,
             open_stream=open_plaintext if security is None else security.open_stream,
         )
         try:

@@ -9,11 +9,17 @@ import kbroker
 from kbroker.client.admin import DELETE_RECORDS, Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.cluster_description import describe_cluster
-from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
+from kbroker.client.connection import (
+    API_VERSIONS,
+    BrokerConnectionError,
+    BrokerTimeoutError,
+    Connection,
+    format_address,
+)
 from kbroker.client.quorum_description import DESCRIBE_QUORUM, QuorumReplica, describe_quorum
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import Body, FakeBroker
 from tests.support.fake_log import FakeTime
 
 METADATA, CREATE_TOPICS = 3, 19
@@ -60,6 +66,38 @@ def test_throttled_response_delays_the_next_request(broker: FakeBroker, cluster:
     assert fake_time.slept == []
     cluster.fetch_metadata(None)
     assert fake_time.slept == [2.5]
+
+
+def test_a_throttle_time_that_ends_meanwhile_is_not_slept(broker: FakeBroker) -> None:
+    """The throttle time may end between two looks at the clock; a negative sleep would be an error."""
+    times, slept = [0.0], list[float]()
+
+    def clock() -> float:
+        times[0] += 1.0
+        return times[0]
+
+    with Cluster(broker.bootstrap, clock=clock, sleep=slept.append, request_timeout_s=1000) as cluster:
+        connection = cluster.connection_to(None)
+        for left_s in range(1, 5):
+            connection.throttled_until_s = times[0] + left_s
+            cluster.fetch_metadata(None)
+    assert slept
+    assert min(slept) > 0
+
+
+def test_a_login_ends_with_the_time_out_of_requests(broker: FakeBroker, fake_time: FakeTime) -> None:
+    """A request without its own time-out, as those of a login, ends after that of the cluster."""
+
+    def log_in(connection: Connection) -> None:
+        connection.request(METADATA, 9, {})
+
+    def late(version: int, body: Body) -> bytes:
+        fake_time.advance(8)
+        return b"\0"  # of a response; the client then looks at the clock
+
+    broker.handlers[METADATA] = late
+    with pytest.raises(BrokerTimeoutError, match="no response within 7 s"):
+        Cluster(broker.bootstrap, clock=fake_time.clock, request_timeout_s=7, authenticate=log_in)
 
 
 def test_unknown_topic_is_asked_for_a_while_then_reported(

@@ -221,6 +221,18 @@ def test_silent_broker_times_out() -> None:
         assert connection.closed
 
 
+def test_an_interrupted_tls_connection_is_closed() -> None:
+    """A thread that reads next gets the error of a connection, not one of a socket without TLS."""
+    ours, theirs = socket.socketpair()
+    context = ssl.create_default_context()
+    with theirs, context.wrap_socket(ours, server_hostname="fake", do_handshake_on_connect=False) as stream:
+        connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: stream)
+        connection.interrupt()
+        with pytest.raises(BrokerConnectionError):
+            connection.receive_response(1, timeout_s=5)
+        assert connection.closed
+
+
 def test_versions_are_the_highest_both_know(broker: FakeBroker, fake_time: FakeTime) -> None:
     """Each request is sent in the lower of the two maximum versions."""
     broker.ranges[METADATA] = (0, 7)

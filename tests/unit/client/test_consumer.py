@@ -7,6 +7,7 @@ import pytest
 
 from kbroker.client.admin import EARLIEST, LATEST
 from kbroker.client.cluster import Cluster
+from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.consumer import Consumer
 from kbroker.client.record_range import RecordRange
 from kbroker.client.request_records import topic_rows
@@ -146,6 +147,16 @@ def test_offset_out_of_range_raises_or_resets(broker: FakeBroker, cluster: Clust
     consumer = Consumer(cluster, {("t", 0): 3}, reset=EARLIEST)
     assert consumer.poll() == []
     assert [r.offset for r in consumer.poll()] == [50]
+
+
+def test_a_seek_that_fails_moves_nothing(broker: FakeBroker, cluster: Cluster) -> None:
+    """If an offset cannot be looked up, every partition stays at its position."""
+    serve_log(broker, b"")
+    consumer = Consumer(cluster, {("t", 0): 3})
+    broker.handlers[LIST_OFFSETS] = lambda version, body: None
+    with pytest.raises(BrokerConnectionError):
+        consumer.seek({("t", 0): LATEST, ("t", 1): 7})
+    assert consumer.positions == {("t", 0): 3}
 
 
 def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, cluster: Cluster) -> None:

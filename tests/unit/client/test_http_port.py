@@ -1,7 +1,7 @@
 """Client of a broker's HTTP port: requests, responses and errors."""
 
 import socket
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -58,6 +58,21 @@ def test_a_port_that_nobody_serves() -> None:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(HttpPortError, match="Connection refused"):
             HttpPort(f"127.0.0.1:{bound.getsockname()[1]}", timeout_s=5).get("/xray")
+
+
+@pytest.mark.parametrize(("url", "address"), [("http://[::1]", ("::1", 80)), ("https://[::1]/x", ("::1", 443))])
+def test_an_ipv6_address_without_a_port(url: str, address: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port is the scheme's, and no part of the address."""
+    found: list[object] = []
+
+    def connect(address: object, *args: object) -> NoReturn:
+        found.append(address)
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(HttpPortError):
+        HttpPort(url).get("/xray")
+    assert found == [address]
 
 
 def test_a_host_that_cannot_be_one() -> None:

@@ -199,7 +199,9 @@ def test_a_caller_waits_only_so_long(script: dict[str, Any]) -> None:
     assert registry.schema(SchemaId("id", "8")).text == '"long"'
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host?x=1", "http://u:secret@host#x"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://", "http://host?x=1", "http://u:secret@host#x", "http://u:@secret@host?x"]
+)
 def test_malformed_urls(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected http\(s\)://HOST:PORT") as caught:
         SchemaRegistry(url)
