@@ -156,7 +156,7 @@ def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
 
 
 def _hints(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """Return what to append to a message about each misspelled name."""
+    """Return the text to append to a message about each misspelled name."""
     from kbroker.common.configs.config import TOPIC_TABLE, misspelled_key
     from kbroker.common.similar_names import misspelled_name
 

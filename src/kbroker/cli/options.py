@@ -137,7 +137,7 @@ class Duration(_IntParam):
 
 
 def decorators(*several: Callable[[F], F]) -> Callable[[F], F]:
-    """Combine options to one decorator, in the order of the help."""
+    """Combine options into one decorator, in the order of the help."""
 
     def decorate(command: F) -> F:
         for decorator in reversed(several):

@@ -128,7 +128,7 @@ def perf() -> None:
     "--record-size", type=click.IntRange(0, MAX_RECORD_SIZE), default=100, show_default=True, help="Bytes of a record."
 )
 @click.option(
-    "--throughput", type=Finite(-1), default=-1, show_default=True, help="Records a second, at most; -1: no limit."
+    "--throughput", type=Finite(-1), default=-1, show_default=True, help="Maximum records per second; -1: no limit."
 )
 @acks_option
 @click.option("--codec", type=click.Choice(list(CODECS)), default="none", show_default=True, help="Compression.")
@@ -323,7 +323,7 @@ def _made(cluster: Cluster, topic: str, *, err: bool) -> int:
 
 
 class Pace:
-    """A rate of records. Args: ``rate``: records a second; not above 0: no limit."""
+    """A rate of records. Args: ``rate``: records per second; 0 or less: no limit."""
 
     def __init__(self, rate: float, clock: BaseClock, sleep: Callable[[float], None] = time.sleep) -> None:
         self._rate = rate

@@ -19,7 +19,7 @@ FIELDS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalanc
 
 
 class Latencies:
-    """Latencies in seconds: number, sum, maximum, and at most MAX_SAMPLES of them. Args: ``expected``: their number."""
+    """Latencies in seconds: number, sum, maximum, and samples, fewer than 2 * MAX_SAMPLES of ``expected`` latencies."""
 
     def __init__(self, expected: int) -> None:
         self.count = 0

@@ -61,9 +61,9 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
 
 
 def _shown(time_ms: float | None) -> str | None:
-    """Return a time; below 0, where the averages of client and broker are of different requests, with its sign.
+    """Return a time as text; None if it is unknown.
 
-    None for an unknown one.
+    A difference is negative, and has its sign, where the averages of client and broker are of different requests.
     """
     if time_ms is None:
         return None

@@ -95,7 +95,7 @@ def _dates(context: click.Context, option: click.Parameter, words: tuple[str, ..
 
 
 def _topic(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    """Require one topic: Spark's sources would take "a,b" for two, and a table records one."""
+    """Require the name of one topic: to Spark's sources "a,b" names two, and a table records one."""
     if name is not None and invalid_name_reason(name) is not None:
         raise click.BadParameter(f"expected the name of one topic: up to 249 of A-Z a-z 0-9 . _ -, got {name!r}")
     return name

@@ -122,10 +122,10 @@ _TOKENS: dict[str, Part] = {
 
 
 class RecordPrinter:
-    """The choice of the records that are printed, and of their bytes.
+    """Conversion of the records that match to the bytes that are printed.
 
-    Args: ``form``: one of FORMATS, or a template; ``decoders``: None for the bytes as they are; ``pattern``: to be
-    found in the key or the value; ``expression``: to be true, needs ``decoders``.
+    Args: ``form``: one of FORMATS, or a template; ``decoders``: None for the bytes as they are; ``pattern``: must be
+    found in the key or the value; ``expression``: must be true, and needs ``decoders``.
     """
 
     def __init__(

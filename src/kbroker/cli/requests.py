@@ -42,7 +42,7 @@ def requests() -> None:
 @click.option("--client", "clients", multiple=True, metavar="ID", help="Only requests of this client id. Repeatable.")
 @click.option("--api", "apis", multiple=True, metavar="NAME", help="Only of this API, such as Fetch. Repeatable.")
 @click.option(
-    "--slower-than", type=Duration(), metavar="TIME", help="Only requests that took longer, from receive to send."
+    "--slower-than", type=Duration(), metavar="TIME", help="Only requests that took longer, from receipt to response."
 )
 @click.option("--throttled", is_flag=True, help="Only requests that a quota has delayed or refused.")
 @click.option("--follow", "-f", is_flag=True, help="Print new records until Ctrl-C.")

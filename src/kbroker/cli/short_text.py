@@ -37,7 +37,7 @@ def or_dash(text: object, most: int | None) -> str:
 
 
 def short_time(ms: float | None) -> str:
-    """A time in at most six characters: 0.42ms, 12ms, 3.1s, 2m05s, 3h07m; a dash for None."""
+    """Return a time in at most six characters: 0.42ms, 12ms, 3.1s, 2m05s, 3h07m; a dash for None."""
     if ms is None:
         return "-"
     if ms < 10:
@@ -56,7 +56,7 @@ def short_time(ms: float | None) -> str:
 
 
 def short_number(number: float | None) -> str:
-    """A number in at most five characters, if it is not negative: 0, 0.012, 7.5, 950, 12.3k, 4.0M; a dash for None."""
+    """Return a number in at most five characters, or six with a sign: 0, 0.012, 950, 12.3k, 4.0M; a dash for None."""
     if number is None:
         return "-"
     if 0 < abs(number) < 0.1:

@@ -28,7 +28,7 @@ CONFIG = click.option(
 
 
 class _StorageGroup(CommandGroup):
-    """A group whose every failure has the exit status 1, as those of Kafka's tool."""
+    """A group in which every failure has the exit status 1, as in Kafka's tool."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises: click.UsageError with the exit status 1."""
@@ -276,7 +276,6 @@ def separate(folders: tuple[Path, ...], initial_controllers: str, output: Path, 
     """
     from contextlib import ExitStack
 
-    from kbroker._core.clock import SystemClock
     from kbroker.log.folder_lock import FolderLock
     from kbroker.metadata.log.format_options import parse_voters
     from kbroker.metadata.log.separation import separate as separate_folders
@@ -285,7 +284,7 @@ def separate(folders: tuple[Path, ...], initial_controllers: str, output: Path, 
         voters = parse_voters(initial_controllers, listener.upper())
         for folder in folders:
             locks.callback(FolderLock(folder).release)
-        made = separate_folders(folders, voters, output, SystemClock().wall_ms())
+        made = separate_folders(folders, voters, output, wall_clock().wall_ms())
     if as_json:
         print_json(
             {"controllers": [{"id": one.id, "folder": str(path)} for one, path in zip(voters, made, strict=True)]}

@@ -46,7 +46,7 @@ class View(NamedTuple):
     nothing: str
 
 
-def _or_zero(value: float | None) -> float:
+def _or_below_zero(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
@@ -76,9 +76,9 @@ VIEWS: tuple[View, ...] = (
                 "PRINCIPAL", lambda c: printable(c.principal.removeprefix("User:"), 11), lambda c: c.principal, False
             ),
             Column("CONN", lambda c: str(c.connections), lambda c: c.connections),
-            Column("REQ/S", lambda c: short_number(c.requests_per_s), lambda c: _or_zero(c.requests_per_s)),
-            Column("IN B/S", lambda c: short_number(c.bytes_in_per_s), lambda c: _or_zero(c.bytes_in_per_s)),
-            Column("OUT B/S", lambda c: short_number(c.bytes_out_per_s), lambda c: _or_zero(c.bytes_out_per_s)),
+            Column("REQ/S", lambda c: short_number(c.requests_per_s), lambda c: _or_below_zero(c.requests_per_s)),
+            Column("IN B/S", lambda c: short_number(c.bytes_in_per_s), lambda c: _or_below_zero(c.bytes_in_per_s)),
+            Column("OUT B/S", lambda c: short_number(c.bytes_out_per_s), lambda c: _or_below_zero(c.bytes_out_per_s)),
             Column("POOL", lambda c: short_number(c.memory_pool_bytes), lambda c: c.memory_pool_bytes),
             Column("THROTTLED BY", _throttle, lambda c: (c.throttled, c.throttle_left_ms, c.memory_muted), True, 15),
         ),
@@ -104,7 +104,7 @@ VIEWS: tuple[View, ...] = (
         (
             Column("TOPIC", lambda t: printable(t.topic, 44), lambda t: t.topic, False),
             Column("PARTS", lambda t: str(t.partitions), lambda t: t.partitions),
-            Column("RECORDS/S", lambda t: short_number(t.records_per_s), lambda t: _or_zero(t.records_per_s)),
+            Column("RECORDS/S", lambda t: short_number(t.records_per_s), lambda t: _or_below_zero(t.records_per_s)),
             Column("RECORDS", lambda t: short_number(t.records), lambda t: t.records),
         ),
         2,
@@ -117,7 +117,7 @@ VIEWS: tuple[View, ...] = (
             Column("GROUP", lambda g: printable(g.group, 36), lambda g: g.group, False),
             Column("STATE", lambda g: printable(g.state, 19), lambda g: g.state, False),
             Column("TOPICS", lambda g: str(g.topics), lambda g: g.topics),
-            Column("LAG", lambda g: short_number(g.lag), lambda g: _or_zero(g.lag)),
+            Column("LAG", lambda g: short_number(g.lag), lambda g: _or_below_zero(g.lag)),
             Column("LAG/S", lambda g: short_number(g.lag_per_s), lambda g: g.lag_per_s or 0.0),
         ),
         3,
@@ -143,8 +143,7 @@ VIEWS: tuple[View, ...] = (
 
 
 class State(NamedTuple):
-    """Selected view, by number; the column by which its rows are sorted, whether ascending, and the
-    first row."""
+    """Selected view, by number; the column by which its rows are sorted, whether ascending, and the first row."""
 
     view: int = 0
     sort: int | None = None
@@ -262,7 +261,7 @@ def _facts(usage: Usage) -> list[Text]:
 
 
 def foot_of(state: State) -> Text:
-    """One line: the views, and the keys."""
+    """Return the line with the views and the keys."""
     foot = _line("")
     for number, view in enumerate(VIEWS):
         style = "bold reverse" if number == state.view else ""
@@ -275,7 +274,7 @@ def foot_of(state: State) -> Text:
 def screen_of(
     usage: Usage | None, state: State, server: str, size: tuple[int, int], *, note: str = "", is_paused: bool = False
 ) -> Group:
-    """The whole screen. Args: ``size``: columns and lines of the terminal."""
+    """Return the whole screen. Args: ``size``: columns and lines of the terminal."""
     if usage is None:
         waiting = Text.assemble(
             ("kbroker top", "bold"), f"  {server}\n\n", (printable(note, 400) or "looking ...", "red" if note else "")

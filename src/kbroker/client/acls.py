@@ -91,7 +91,7 @@ class Acls:
         Needs Describe and DescribeConfigs on the cluster. Apache Kafka does not describe `super.users`, which its
         results therefore leave out.
 
-        Args: ``settings``: as returned by `settings` for the caller's own use.
+        Args: ``settings``: the result of `settings`, if the caller has it already.
         """
         settings = self.settings() if settings is None else settings
         if settings is not None and not settings.get("authorizer.class.name"):
@@ -117,7 +117,7 @@ class Acls:
         return settings is None or "super.users" not in settings
 
     def settings(self) -> Settings | None:
-        """Return the settings of the broker's authorizer; None if it does not describe them."""
+        """Return the settings of a broker's authorizer; None if the cluster lists no broker."""
         self._cluster.fetch_metadata([])
         nodes = sorted(self._cluster.nodes)
         if not nodes:

@@ -12,7 +12,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.topic_names import TopicPartition
 
-LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
+LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 19, 20, 21
 DESCRIBE_LOG_DIRS = 35
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 44
 LIST_CONFIG_RESOURCES = 74
@@ -415,8 +415,8 @@ class Admin:
 
         Args: before: offsets; -1 deletes every record.
         Raises: KafkaError OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a compacted topic) ... for the first partition that
-            failed, BrokerConnectionError for the first leader; the records of the other partitions are deleted. None
-            are if a partition has no leader.
+            failed, BrokerConnectionError for the first leader; the records of the other partitions are deleted. If a
+            partition has no leader, no record is deleted.
         """
         found = {}
         failure: KafkaError | BrokerConnectionError | None = None

@@ -13,7 +13,6 @@ from kbroker.common.errors import KafkaError
 
 DESCRIBE_CLUSTER = 60
 FIRST_WITH_FENCED = 2  # of DescribeCluster
-
 FIRST_WITH_FEATURES = 3  # of ApiVersions
 
 

@@ -40,7 +40,10 @@ T = TypeVar("T")
 
 
 class Topic(NamedTuple):
-    """A topic; None and absent configs: left to the broker. ``replication_factor`` is -1 if partitions differ."""
+    """A topic; in a file, None and absent configs are left to the broker.
+
+    ``replication_factor`` of a topic of a cluster: None if its partitions differ.
+    """
 
     name: str
     partitions: int | None = None

@@ -79,7 +79,7 @@ class Document:
         return text
 
     def parse(self, text: str, use: Callable[[Node], Any]) -> Any:
-        """Return the result of ``use`` for the root, which it has to read before it returns. Raises: DocumentError."""
+        """Return the result of ``use``, which must read the whole root before it returns. Raises: DocumentError."""
         try:
             if self.path.suffix.lower() == ".json":
                 return use(_json_document(self, text))

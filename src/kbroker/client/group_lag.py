@@ -23,9 +23,10 @@ from kbroker.common.topic_names import TopicPartition
 
 
 class PartitionLag(NamedTuple):
-    """One partition of a group: its committed offset, of a share group the first one that is not delivered completely.
+    """One partition of a group; values are None where they are not known.
 
-    None where it is not known. ``lag``: that of a share group without the completed records after its offset.
+    ``offset``: the committed offset; in a share group, the first one that is not delivered completely. ``lag``: in a
+    share group, without the completed records after ``offset``.
     """
 
     topic: str

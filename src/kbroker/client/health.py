@@ -28,7 +28,7 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
         bootstrap: ``host:port`` addresses, separated by commas.
         timeout_s: seconds for the connection to each, and again for its response.
 
-    Raises: BrokerConnectionError of the last address if no broker responds well; ValueError for a malformed address.
+    Raises: BrokerConnectionError of the last address if no response is good; ValueError for a malformed address.
     """
     failure: BrokerConnectionError | None = None
     for address in parse_bootstrap(bootstrap):

@@ -158,7 +158,7 @@ def _inactive_kind(groups: Groups, group_id: str) -> str | None:
     return None  # a group may be given its offsets before it first reads
 
 
-# ---------------------------------------------------------------- words and files of people
+# ---------------------------------------------------------------- texts and files that people write
 
 
 def topic_partitions(words: Iterable[str]) -> Selection:

@@ -34,7 +34,10 @@ class Delivery:
 
 
 class StickyPartitions:
-    """Records without a key stay on one partition until `rotate`, so that batches fill. Threads: one at a time."""
+    """Partitions of records without a key: one per topic until `rotate`, so that batches fill.
+
+    Threads: one at a time.
+    """
 
     def __init__(self) -> None:
         self._turns: dict[str, Iterator[int]] = {}

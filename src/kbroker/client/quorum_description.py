@@ -52,7 +52,7 @@ def describe_quorum(cluster: Cluster) -> QuorumDescription | None:
 
 
 def _replicas(rows: list[Body], end: int) -> tuple[QuorumReplica, ...]:
-    """Return the replicas, without nodes that the leader has not heard from.
+    """Return the replicas, without nodes that have not fetched from the leader yet.
 
     A node whose folder was formatted anew has a row per folder for some minutes: the one that fetched last counts.
     """

@@ -37,7 +37,7 @@ __all__ = [
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 EXACT, DEFAULT, ANY = 0, 1, 2
 
-#: The version of Kafka that a key came with; the other keys came with the API.
+#: First version of Kafka with a key; the other keys are as old as the API.
 KNOWN_SINCE = {"controller_mutation_rate": "2.7", "connection_creation_rate": "2.8"}
 
 #: The user of a client that does not log in.

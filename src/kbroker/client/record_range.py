@@ -46,7 +46,10 @@ class RecordRange:
         return found
 
     def _check_ends(self) -> None:
-        """Check that a wait for records has an end: a log that was deleted meanwhile does not get them."""
+        """Check that the logs still reach their ends; that of a topic that was created again may not.
+
+        Raises: KafkaError OFFSET_OUT_OF_RANGE.
+        """
         consumer = self._consumer
         left = [tp for tp in consumer.positions if tp in self._ends]
         for tp, end in Admin(consumer.cluster).offsets_at(left, read_committed=consumer.read_committed).items():

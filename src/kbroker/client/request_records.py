@@ -268,10 +268,10 @@ class _File:
 
 
 def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]) -> Iterator[list[Row]]:
-    """Yield the records of files, and of the files in folders by name, which begins with the time.
+    """Yield the records of files, and of the files in folders, by the names of the files, which contain the time.
 
-    Yields lists, and an empty one when all records are read. With ``follow`` it looks for new records and later files
-    every half second (``wait``).
+    Yields lists, and an empty one when all records are read. With ``follow``, the files are read again every half
+    second (``wait``), for new records and new files.
     Raises: RequestLogError for a path that does not exist, or a folder without a log.
     """
     files: dict[Path, _File] = {}

@@ -19,7 +19,7 @@ from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, UserError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
-#: Configs that a copy of a topic does not take over: the time of its records stays, and replicas are the target's.
+#: Configs that a copy of a topic does not get: its records keep their timestamps, and its replicas are other brokers.
 NOT_COPIED = frozenset(
     {
         "message.timestamp.type",
@@ -38,7 +38,7 @@ class CopyError(UserError):
 
 @dataclass(frozen=True)
 class Part:
-    """One partition to copy. Attributes: ``source``, ``target``; ``begin``: first offset; ``end``: where it ends."""
+    """One partition to copy. ``begin``: first offset in the source; ``end``: the offset after the last one."""
 
     source: TopicPartition
     target: TopicPartition

@@ -173,7 +173,7 @@ class Transactions:
     def find_hanging(
         self, places: Iterable[TopicPartition], *, now_ms: int, max_timeout_ms: int, broker_id: int | None = None
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
-        """Return open transactions that no coordinator will end, as they are unknown to it, or not in that partition.
+        """Return open transactions that no coordinator will end: none lists them, or not with that partition.
 
         Args:
             places: the partitions.

@@ -40,9 +40,9 @@ B = TypeVar("B", bound="EmbeddedBroker")
 
 
 class _TemporaryFolder:
-    """A folder that is removed with the object, by ``remove``, or at exit; not by children made by fork.
+    """A folder that is removed with the object, by ``remove``, or at exit; not by child processes made by fork.
 
-    Those end as well, and TemporaryDirectory would remove the parent's folder then.
+    At the exit of such a child, TemporaryDirectory would remove the folder of its parent.
     """
 
     def __init__(self, path: Path) -> None:

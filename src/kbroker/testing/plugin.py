@@ -1,8 +1,7 @@
 """Fixtures for pytest: ``kafka_broker``, ``kafka_topic``, ``kafka_faults``, ``broker_factory``, ``kafka_cluster``.
 
-Found by pytest once kbroker is installed (``pip install kbroker pytest``), or with ``-p kbroker.testing.plugin``.
-Under pytest-xdist each worker has its own broker on its own port. Modules of the broker are
-loaded by the first test that uses it.
+Pytest finds them once kbroker is installed (``pip install kbroker pytest``), or with ``-p kbroker.testing.plugin``.
+Under pytest-xdist each worker has its own broker on its own port. The first test that uses a broker loads its modules.
 """
 
 from __future__ import annotations

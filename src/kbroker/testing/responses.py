@@ -49,7 +49,7 @@ _NATIVE: dict[int, ErrorResponseBuilder] = {PRODUCE: _produce, FETCH: _fetch}
 
 
 def continues_session(key: int, version: int, body: Body) -> bool:
-    """Return whether this is a Fetch that only names the changes of its session: its topics are not in it."""
+    """Return whether this is a Fetch that names only the changes of its session, and thus not all topics."""
     return key == FETCH and version >= FETCH_SESSIONS_FROM and body["SessionId"] != 0 and body["SessionEpoch"] > 0
 
 
