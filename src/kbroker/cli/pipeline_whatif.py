@@ -229,7 +229,7 @@ def _windows(common: dict[str, Any]) -> Windows:
 
 @contextmanager
 def _spark(table: str, common: dict[str, Any], doing: str) -> Iterator[tuple[SparkSession, TablePlace]]:
-    """Yield a session and the place of a table of `ingest`, at one version for all that is read of it."""
+    """Yield a session and the place of a table of `ingest`, at the same version for all reads."""
     from kbroker.spark.tables.delta_table import REQUEST_LOG, TOPIC, Table, TableError
 
     place = place_of(table, common)

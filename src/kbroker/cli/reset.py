@@ -140,7 +140,7 @@ def reset(
                         shown += [part] if (part := one.applied(groups)).after else []
                     raise
                 shown.append(one)
-        finally:  # after a failure the previous offsets of what was changed are known here only
+        finally:  # after a failure no other place has the previous offsets of the changed partitions
             if shown or not planned:
                 rows = _rows(shown)
                 if export:

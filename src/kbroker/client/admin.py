@@ -207,6 +207,9 @@ class Admin:
                     raise
                 self.cluster.sleep(0.1)
                 self.cluster.fetch_metadata([])
+            except BrokerConnectionError:
+                self.cluster.nodes.clear()  # another node may be the controller by the next request
+                raise
 
     # ---- configs
 
@@ -435,6 +438,7 @@ class Admin:
                     found[topic, partition] = p["LowWatermark"]
                 failure = failure or refused
         if failure is not None:
+            self.cluster.forget()  # other nodes may be the leaders by the next request
             raise failure
         return found
 

@@ -282,7 +282,7 @@ class Cluster(Closing):
         return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
 
     def ask(self, api_key: int, body: BodyFor, what: str, **settings: Any) -> Body:
-        """Send one request, as `request`, and return its response without an error of the whole.
+        """Send one request, as `request`, and return its response, which reports no error for the whole request.
 
         Args: ``what``: names the thing that failed, as for `check`; ``settings`` of `request`.
         Raises: as `request`; KafkaError with the broker's code and text.

@@ -171,7 +171,7 @@ class _Entry:
                 raise self._wrong(self.node, f"{self._expected}; found no {key}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a string."""
+        """Return a field that is a string, or the default without the field."""
         if key not in self._fields:
             return default
         node = self._fields[key][1]
@@ -180,7 +180,7 @@ class _Entry:
         return node.content
 
     def count(self, key: str) -> int | None:
-        """Return a number from 1; None without the field."""
+        """Return a field that is a whole number from 1; None without the field."""
         if key not in self._fields:
             return None
         node = self._fields[key][1]
@@ -190,7 +190,7 @@ class _Entry:
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        """Return a mapping of strings, numbers and truth values as strings."""
+        """Return a field that is a mapping, with strings for its numbers and truth values; {} without the field."""
         if key not in self._fields:
             return {}
         found = {}
@@ -204,7 +204,7 @@ class _Entry:
         return found
 
     def word(self, key: str, known: list[W], default: W | None = None) -> W:
-        """Return a word of Kafka's, in any case, with or without underscores."""
+        """Return the member that a field names, in any case, with or without underscores."""
         if key not in self._fields and default is not None:
             return default
         by_name = {one.title.lower(): one for one in known}

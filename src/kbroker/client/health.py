@@ -55,7 +55,7 @@ def wait_for(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """`check`, repeated until a broker responds, for at most ``wait_s`` seconds. Raises: as `check`, at the end."""
+    """Repeat `check` until a broker responds, for at most ``wait_s`` seconds. Raises: as the last `check`."""
     end_s = clock() + wait_s
     while True:
         try:

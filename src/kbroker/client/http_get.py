@@ -44,8 +44,8 @@ def http_get(
 ) -> Response:
     """Return the response to GET ``target``, on its own connection.
 
-    Args: ``timeout_s``: for the whole request, except the look-up of the host's name, which the system limits, and
-    for a connection to each of its addresses; ``max_bytes`` of the body.
+    Args: ``timeout_s``: for the whole request; it also limits the connection to each address of the host, but not the
+    look-up of its name, which the system limits. ``max_bytes`` of the body.
     Raises: HttpFailure.
     """
     deadline_s = clock() + timeout_s

@@ -101,7 +101,7 @@ def ask_explanation(
     connection: str | None = None,
     wanted: Mapping[QuotaEntity, Values] | None = None,
 ) -> dict[str, Any]:
-    """Return the effect of a kbroker's quotas on one client, and that which the ``wanted`` quotas would have had.
+    """Return the effect of a broker's quotas on one client, and the effect that the ``wanted`` quotas would have had.
 
     The schema is in docs/explain.md. Raises: HttpPortError.
     """

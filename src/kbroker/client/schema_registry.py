@@ -76,7 +76,7 @@ class SchemaVersion(NamedTuple):
 
 
 class SchemaRegistry:
-    """A Schema Registry, with the schemas that were read: the schema of an id never changes.
+    """Client of a Schema Registry. It keeps the schemas that it has read: the schema of an id never changes.
 
     Args:
         url: ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``. A path that ends with ``/apis/registry/v2`` or ``v3`` is
@@ -240,7 +240,7 @@ class SchemaRegistry:
     def version(self, subject: str, version: int | None = None) -> SchemaVersion:
         """Return a version of a subject, the latest one by default.
 
-        Raises: RegistryError, the same one for FAILURE_KEPT_S after the registry was silent.
+        Raises: RegistryError, the same one for FAILURE_KEPT_S after the registry did not respond.
         """
         with self._lock:
             self._raise_kept_failure()

@@ -52,7 +52,8 @@ class TopicCopier:
     Args:
         source, target: owned by the caller.
         names: topic in the target by topic in the source.
-        copy_id: name of the progress: transactional id and group in the target; None: by the source's cluster id.
+        copy_id: name of the progress, in the transactional id and the group in the target; None: the source's cluster
+            id.
         read_committed: leave out the records of aborted and open transactions.
         codec: compression of the copies.
         transaction_records: records after which a transaction is committed.

@@ -126,8 +126,9 @@ def _description(admin: Any, topic: Any) -> str:
     own = own_configs(admin.describe_configs(ConfigResourceType.TOPIC, topic.name))
     changed = [f"{name}={value}" for name, value in own.items()]
     replicas = max((len(p.replicas) for p in topic.partitions), default=0)
+    topic_id = "" if topic.topic_id is None else f"\tTopicId: {uuid_to_text(topic.topic_id)}"  # before Kafka 2.8
     head = (
-        f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}\tPartitionCount: {len(topic.partitions)}"
+        f"Topic: {topic.name}{topic_id}\tPartitionCount: {len(topic.partitions)}"
         f"\tReplicationFactor: {replicas}\tConfigs: {','.join(changed)}"
     )
     rows = [
@@ -224,7 +225,7 @@ def _consumer(
 
 
 def _known(words: tuple[str, ...], *names: str) -> dict[str, str]:
-    """Return the ``NAME=VALUE`` words, values with their blanks. Raises: BadParameter for an unknown name."""
+    """Return the ``NAME=VALUE`` words; values keep their spaces. Raises: BadParameter for an unknown name."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

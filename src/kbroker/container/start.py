@@ -73,7 +73,7 @@ def _words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _text(files: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the properties in a given file, else those of the image, which are written where Kafka's image does."""
+    """Return the properties in a given file, else those of the image, and write these to the file of Kafka's image."""
     try:
         if files:
             return Path(files[0]).read_text(encoding="utf-8")

@@ -50,7 +50,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: (method, path with * for a name) to its function of the name and, if a parameter has this name, the ``body``.
+        #: Functions by method and path, with * for a name. Arguments: the name, and ``body`` if that is a parameter.
         self.table: dict[tuple[str, str], Callable[..., Body | None]] = {}
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:

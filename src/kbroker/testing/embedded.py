@@ -237,7 +237,7 @@ class EmbeddedBroker(Broker):
         the id.
 
         Args: ``topic``: only those of this topic (``__consumer_offsets``: those of offsets).
-        Returns: an object that releases them; a restart of the broker does too. The later one of two counts.
+        Returns: an object that releases them, as a restart of the broker does. Of two, the later one has effect.
         """
         markers = self.context.markers
         assert isinstance(markers, PartitionMarkers)

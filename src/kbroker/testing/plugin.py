@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import pytest
@@ -134,17 +135,15 @@ def broker_factory() -> Iterator[BrokerFactory]:
     """Return a factory of brokers for one test; all are stopped when the test ends. See BrokerFactory."""
     from kbroker.testing.embedded import EmbeddedBroker, VirtualBroker
 
-    made: list[EmbeddedBroker] = []
+    with ExitStack() as stops:
 
-    def make(
-        settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
-    ) -> Any:
-        broker = (VirtualBroker if virtual_clock else EmbeddedBroker)(settings, snapshots=snapshots)
-        made.append(broker)
-        if start:
-            broker.start()
-        return broker
+        def make(
+            settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
+        ) -> Any:
+            broker = (VirtualBroker if virtual_clock else EmbeddedBroker)(settings, snapshots=snapshots)
+            stops.callback(broker.stop)
+            if start:
+                broker.start()
+            return broker
 
-    yield make
-    for broker in reversed(made):
-        broker.stop()
+        yield make

@@ -154,6 +154,22 @@ def test_not_controller_is_tried_again_with_fresh_metadata(
     assert (made.partitions, len(broker.asked(CREATE_TOPICS))) == (3, 2)
 
 
+def test_a_controller_that_does_not_respond_is_looked_up_again(broker: FakeBroker, cluster: Cluster) -> None:
+    """The request after the failure finds the new controller."""
+    ids = iter([8, 7])
+
+    def metadata(version: int, body: Body) -> Body:
+        found = broker.metadata(version, body)
+        found["Brokers"].append({"NodeId": 8, "Host": "127.0.0.1", "Port": 1})
+        return {**found, "ControllerId": next(ids)}
+
+    broker.handlers[METADATA] = metadata
+    broker.handlers[CREATE_TOPICS] = lambda version, body: {"Topics": [{"Name": "t", "ErrorCode": 0}]}
+    with pytest.raises(BrokerConnectionError, match=r"127\.0\.0\.1:1: "):
+        Admin(cluster).create_topics([NewTopic("t")])
+    assert [made.name for made in Admin(cluster).create_topics([NewTopic("t")])] == ["t"]
+
+
 def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker) -> None:
     """A broker before CreateTopics v4 would misread -1 partitions, so the client rejects them."""
     broker.ranges[CREATE_TOPICS] = (2, 3)
@@ -238,3 +254,5 @@ def test_records_are_deleted_although_another_leader_is_gone(broker: FakeBroker,
         Admin(cluster).delete_records({("t", 0): 3, ("t", 1): 3})
     ((_, sent),) = broker.asked(DELETE_RECORDS)
     assert sent["Topics"] == [{"Name": "t", "Partitions": [{"PartitionIndex": 1, "Offset": 3}]}]
+    broker.handlers[METADATA] = alive
+    Admin(cluster).delete_records({("t", 0): 3})  # by the new leader

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from kbroker.client.admin import DESCRIBE_CONFIGS
 from kbroker.container.kafka_tools import kafka_tools
+from tests.support.fake_broker import METADATA, FakeBroker
 
 
 def tool(*words: str) -> Result:
@@ -28,3 +30,13 @@ def test_storage_takes_the_file_of_each_form(tmp_path: Path) -> None:
     found = {tool("kafka-storage", "info", *named).output for named in (["-c", str(file)], [f"--config={file}"])}
     assert len(found) == 1
     assert "ssl.keystore.type" not in found.pop()
+
+
+def test_a_topic_without_an_id() -> None:
+    """Brokers before Kafka 2.8 have no ids of topics; Kafka's tool then leaves the id out."""
+    with FakeBroker() as broker:
+        broker.ranges[METADATA] = (0, 9)
+        row = {"ResourceType": 2, "ResourceName": "t", "Configs": []}
+        broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {"Results": [row]}
+        found = tool("kafka-topics", "--bootstrap-server", broker.bootstrap, "--describe", "--topic", "t")
+    assert found.output.startswith("Topic: t\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: ")
