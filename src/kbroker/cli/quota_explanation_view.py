@@ -109,7 +109,7 @@ def _counter(key: str, counter: Found, now_ms: int) -> Iterator[str]:
         yield _row("left now", amount_text(key, counter["left"]))
     if counter["delay_ms"] > 0:
         asked = counter["asked_ms"]
-        capped = f" (the formula says {rounded_duration(asked)})" if asked > counter["delay_ms"] else ""
+        capped = f" ({rounded_duration(asked)} by the formula)" if asked > counter["delay_ms"] else ""
         yield _row("next request", f"waits {rounded_duration(counter['delay_ms'])}{capped}")
     elif limit is not None:
         yield _row("next request", "does not wait")
@@ -166,7 +166,7 @@ def _shadow(key: str, shadow: Found, now_ms: int | None) -> Iterator[str]:
     observed = (
         f"{counter['tokens']:.6g} tokens" if counter["tokens"] is not None else rate_text(key, counter["observed"])
     )
-    yield _row("", f"sees {observed} now, {would}")
+    yield _row("", f"now {observed}, {would}")
     if now_ms is not None:
         yield _samples(key, counter, now_ms)
 

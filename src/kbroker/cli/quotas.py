@@ -294,7 +294,7 @@ def _check_keys(keys: Iterable[str]) -> None:
 
 @quotas.group(cls=CommandGroup)
 def shadow() -> None:
-    """Put shadow quotas in force, or end their trial.
+    """Enforce shadow quotas, or end their trial.
 
     A shadow quota (such as shadow.producer_byte_rate) is set, shown and removed like any other. It evaluates the
     traffic but delays nothing.

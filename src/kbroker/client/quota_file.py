@@ -43,8 +43,9 @@ class QuotaFileError(DocumentError):
 
 
 def read_quota_file(path: Path | str) -> DesiredQuotas:
-    """Read quotas by entity from a YAML file, or from JSON if the suffix says so; limits may have units: 1 MiB/s, 50 %.
+    """Read quotas by entity from a YAML file, or from JSON if its name ends in .json.
 
+    Limits may have units: 1 MiB/s, 50 %.
     Raises: QuotaFileError; OSError when it cannot be read.
     """
     path = Path(path)

@@ -144,7 +144,7 @@ class _Handler(HttpHandler):
             raise ControlError(413, f"a body has at most {MAX_BODY_BYTES} bytes")
         raw = self.rfile.read(int(text))
         if len(raw) < int(text):
-            raise ControlError(400, "expected as many bytes as Content-Length says, got fewer")
+            raise ControlError(400, f"expected a body of {text} bytes, got {len(raw)}")
         try:
             body = json.loads(raw) if raw.strip() else {}
         except (ValueError, RecursionError) as error:

@@ -132,7 +132,7 @@ def test_a_bucket_a_shadow_and_a_comparison(capsys: pytest.CaptureFixture[str]) 
     text = shown(capsys, explanation, "wanted.yaml")
     for line in (
         "  shadow      500 B/s, level 3: user alice",
-        "              sees 1.3 KiB/s now, would delay 16.0 s",
+        "              now 1.3 KiB/s, would delay 16.0 s",
         "  wanted.yaml 2000 B/s, level 1: user alice, client-id app",
         "              would have delayed at 2 of 4 samples, 1 min 5 s at most",
         "              now it would not delay",
@@ -150,7 +150,7 @@ def test_a_shadow_alone_has_the_chart(capsys: pytest.CaptureFixture[str]) -> Non
     assert shown(capsys, explanation).count("full bar") == 1
     quota["counter"] = None
     text = shown(capsys, explanation)
-    assert text.index("sees 1.3 KiB/s now") < text.index("full bar ")
+    assert text.index("now 1.3 KiB/s") < text.index("full bar ")
 
 
 def test_a_verdict_says_what_was_served(capsys: pytest.CaptureFixture[str]) -> None:
