@@ -64,7 +64,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Body:
-    """Look up a partition. Clients that are not consumers have no isolation level, and read to the end."""
+    """Look up a partition. Clients that are not consumers have no isolation level; they read to the log end."""
     index, timestamp = row["PartitionIndex"], row["Timestamp"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
         return _response(index, Errors.UNSUPPORTED_VERSION)
@@ -73,7 +73,8 @@ def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Bod
     is_committed = body["ReplicaId"] == CONSUMER and body["IsolationLevel"] == READ_COMMITTED
     end = log.last_stable_offset if is_committed else log.high_watermark
     if timestamp == LATEST:
-        return _found(index, -1, end, log.leader_epoch, version)
+        latest = end if body["ReplicaId"] == CONSUMER else log.log_end_offset
+        return _found(index, -1, latest, log.leader_epoch, version)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _earliest(log, index, version)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):

@@ -142,6 +142,14 @@ def test_listed_offsets_of_unusual_requests(bench: Bench) -> None:
     assert [listed(bench, LATEST, isolation=1, replica=one) for one in (-1, -2, 1)] == [(0, 5, 0), (0, 6, 0), (0, 6, 0)]
 
 
+def test_only_consumers_read_to_the_high_watermark(bench: Bench) -> None:
+    """The latest offset is the log end for clients that are not consumers, as in Kafka."""
+    log = bench.ctx.topics.partition("t", 0)
+    log.is_under_min_isr = True
+    assert log.append(keyed((b"k", b"v")), acks=1).error == 0
+    assert [listed(bench, LATEST, replica=one) for one in (-1, -2, 1)] == [(0, 5, 0), (0, 6, 0), (0, 6, 0)]
+
+
 def test_largest_time_counts_deleted_records(bench: Bench) -> None:
     """As in Kafka, while their segment has others; a record without a time has the largest one if all have none."""
     log = bench.ctx.topics.partition("t", 0)
