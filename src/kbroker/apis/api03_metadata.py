@@ -21,17 +21,17 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe all topics (null; an empty list in v0), none (an empty list), or those with the given names or ids.
 
     Ids count from v12; names besides them are then ignored (as in 4.3.1). A topic that the request creates is in its
-    response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the topic,
+    response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until the topic is in all its caches,
     and a client that sees the error first and the topic next may miss the change (kafka-go).
     """
     asked = body["Topics"]
     version = request.api_version
     nodes = live_nodes(ctx, request.listener)
-    answer = _Answer(ctx, request, body["IncludeTopicAuthorizedOperations"], nodes)
+    rows = _TopicRows(ctx, request, body["IncludeTopicAuthorizedOperations"], nodes)
     if asked is None or (version == 0 and not asked):
         views = ctx.topics.all()
         allowed = ctx.auth.allowed(request, checks.METADATA_ALL, (view.name for view in views))
-        topics = [answer.topic(view) for view in views if view.name in allowed]
+        topics = [rows.topic(view) for view in views if view.name in allowed]
     else:
         ids = [row["TopicId"] for row in asked if row["TopicId"] != ZERO_ID]
         nameless = any(row["Name"] is None for row in asked)
@@ -40,11 +40,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if nameless and not ids:
             return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
         if ids:
-            topics = [answer.by_id(topic_id) for topic_id in dict.fromkeys(ids)]
+            topics = [rows.by_id(topic_id) for topic_id in dict.fromkeys(ids)]
         else:
             names = dict.fromkeys(row["Name"] for row in asked)
             may_create = body["AllowAutoTopicCreation"] and ctx.config.boolean("auto.create.topics.enable")
-            topics = answer.by_name(names, may_create)
+            topics = rows.by_name(names, may_create)
     response: Body = {
         "Brokers": endpoint_rows(nodes, nodes),
         "ClusterId": ctx.cluster_id,
@@ -63,7 +63,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Brokers": [], "ClusterId": None, "ControllerId": -1, "Topics": topics, "ErrorCode": int(error)}
 
 
-class _Answer:
+class _TopicRows:
     """Builder of the rows of topics for one client.
 
     ``with_operations``: include the client's authorized operations. ``live``: nodes that serve clients.

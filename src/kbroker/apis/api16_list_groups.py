@@ -9,7 +9,7 @@ JAVA_SPACE = "".join(map(chr, range(33)))  # removed by Java's trim
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing.
+    """List groups; filters count from v4 (states) and v5 (types), in upper or lower case; unknown names match nothing.
 
     As in Kafka, space around a state does not count. Kafka matches NotReady, the state in its responses, as not_ready
     only; here both match.

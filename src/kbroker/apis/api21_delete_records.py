@@ -17,8 +17,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Move the log starts and respond for each partition at once, since there are no replicas to wait for.
 
     A topic without partitions has no response, and of a partition that is named twice the last offset counts, as in
-    Kafka. The starts are on disk before the response. Kafka writes them once a
-    minute and relies on replicas.
+    Kafka. The starts are on disk before the response; Kafka writes them once a minute and relies on replicas.
     """
     allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
     wanted: dict[str, dict[int, int]] = {}

@@ -76,7 +76,7 @@ def authorize(
 
 def each_resource(body: Body, alter: Callable[[Body], bool]) -> Body:
     """Return the response, for AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
-    body = body_as_java_reads(body)  # it is stored
+    body = body_as_java_reads(body)  # names and values are stored
     return {"Responses": [row for row in _rows(body, alter) if row is not None]}
 
 

@@ -11,7 +11,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Respond for each partition: an assignment to nodes that serve is complete at once; null cancels one."""
+    """Respond for each partition: an assignment to nodes that serve is complete at once; null cancels it."""
     ctx.auth.require(request, checks.ALTER_PARTITION_REASSIGNMENTS)
     if not body["Topics"]:
         return _response({}, Errors.NONE, "", [])  # not null: as in Kafka

@@ -1,4 +1,4 @@
-"""OffsetDelete: delete committed offsets of topics to which no member of the group is subscribed."""
+"""OffsetDelete: deletes committed offsets of topics to which no member of the group is subscribed."""
 
 from __future__ import annotations
 

@@ -21,5 +21,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if len(ctx.image.brokers) > 1:
         text = f"Broker {broker_id} is a node of this embedded cluster and stays registered"
     else:
-        text = f"Broker {broker_id} is the only one of this cluster and stays registered; stop it to remove it"
+        text = f"Broker {broker_id} is the only broker of its cluster and stays registered; stop it to remove it"
     return {"ErrorCode": int(Errors.INVALID_REQUEST), "ErrorMessage": text}

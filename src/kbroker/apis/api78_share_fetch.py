@@ -116,7 +116,7 @@ class _ShareFetchRequest:
             sessions.open(self.group_id, self.member_id, requested_places, connection_id)
             if not self.request.is_disconnected:  # otherwise no event would end the watch
                 self.manager.watch_connection(connection_id)
-            if self.request.is_disconnected:  # before the watch
+            if self.request.is_disconnected:  # closed before the watch
                 sessions.disconnected(connection_id)
             return requested_places
         forgotten = [

@@ -108,7 +108,7 @@ class Member:
         return self.heartbeat_satisfied
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return its metadata for a protocol; empty if it does not support the protocol."""
+        """Return the member's metadata for a protocol; empty if the member does not support the protocol."""
         return next((data for name, data in self.protocols if name == protocol_name), b"")
 
 
@@ -179,7 +179,7 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of its members, 0 without members."""
+        """The maximum rebalance timeout of the members, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # ------------------------------------------------------------ members
@@ -236,7 +236,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscribed_topics()
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
-        """Return the group's record. ``assignments``: those about to be sent, else the current ones."""
+        """Return the group's record. ``assignments``: those about to be sent; None: the current ones."""
         rows = [
             {
                 "MemberId": one.member_id,
@@ -275,7 +275,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, group_instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member its new id; delayed requests under the old one get FENCED_INSTANCE_ID."""
+        """Give a static member its new id; delayed requests under the old id get FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
         self.respond_to_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
         self.respond_to_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
@@ -326,7 +326,7 @@ class ClassicGroup:
     # ------------------------------------------------------------ delayed joins and syncs
 
     def await_join(self, member: Member, on_joined: JoinCallback) -> None:
-        """Delay a join; an earlier delayed one of the member gets REBALANCE_IN_PROGRESS."""
+        """Delay a join; an earlier delayed join of the member gets REBALANCE_IN_PROGRESS."""
         self.respond_to_join(member, JoinResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
         member.on_joined = on_joined
         self._awaiting_join += 1
@@ -341,7 +341,7 @@ class ClassicGroup:
         return True
 
     def await_sync(self, member: Member, on_synced: SyncCallback) -> None:
-        """Delay a sync; an earlier delayed one of the member gets REBALANCE_IN_PROGRESS."""
+        """Delay a sync; an earlier delayed sync of the member gets REBALANCE_IN_PROGRESS."""
         self.respond_to_sync(member, SyncResult(Errors.REBALANCE_IN_PROGRESS))
         member.on_synced = on_synced
 
@@ -412,7 +412,7 @@ class ClassicGroup:
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Return whether the current members support one of these protocols.
 
-        A group accepts any once its last member has left a rebalance that waits for pending or for further members.
+        A group that prepares a rebalance without members, and waits for new ones, accepts every protocol of its type.
         """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
@@ -445,8 +445,8 @@ class ClassicGroup:
     def _subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics of the members' subscriptions; None if they cannot be decoded.
 
-        Only the fields of version 0 are decoded, as in Kafka, for every version that a member names: they begin every
-        version, and some clients name one whose later fields they do not send.
+        As in Kafka, only the fields of version 0 are decoded, with which every version begins: some clients name a
+        version whose later fields they do not send.
         """
         if not self.members or self.protocol_type != CONSUMER or self.protocol_name is None:
             return frozenset()
@@ -460,7 +460,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to this topic; an undecodable subscription may be to any."""
+        """Return whether a member subscribes to this topic; an undecodable one counts for every topic."""
         if self.subscribed_topics is None:
             return self.is_consumer_group
         return topic in self.subscribed_topics

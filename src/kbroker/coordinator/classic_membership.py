@@ -91,7 +91,7 @@ class Membership:
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
-        self._failures = RepeatedFailures(clock)  # members join again at once
+        self._failures = RepeatedFailures(clock)  # each is repeated soon: members join again at once
         self._save = save
         self._joins = joins
         self._heartbeats = heartbeats

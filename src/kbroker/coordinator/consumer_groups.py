@@ -147,7 +147,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
     ) -> None:
         """Convert a consumer group whose other members all use the classic protocol.
 
-        Args: ``changes``: earlier records; ``joining`` takes the place of the last member of the consumer protocol;
+        Args: ``changes``: earlier records; ``joining`` replaces the last member of the consumer protocol;
         ``rebalances``: whether the members must join again. Raises: KafkaError; the group is then unchanged.
         """
         group_id = group.group_id

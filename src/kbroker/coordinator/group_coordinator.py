@@ -73,7 +73,7 @@ class GroupSettings(NamedTuple):
 class DescribedMember(NamedTuple):
     """Description of a member of a classic group.
 
-    It has metadata in a stable group only, the latest assignment always.
+    ``metadata``: empty unless the group is stable; ``assignment``: the latest one, in any state of the group.
     """
 
     member_id: str
@@ -168,7 +168,7 @@ class GroupCoordinator:
         else:
             self._membership.dismiss(group, error)
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and end
 
     def start(self) -> None:
         """Load groups and offsets from the log; loaded members must send a request within their session timeout."""
@@ -290,7 +290,7 @@ class GroupCoordinator:
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Remove members, one error code each. Raises: KafkaError INVALID_GROUP_ID."""
+        """Remove members; return one error code for each. Raises: KafkaError INVALID_GROUP_ID."""
         if not group_id:
             raise KafkaError(Errors.INVALID_GROUP_ID)
         with self._groups.locked(group_id) as group:
@@ -350,12 +350,12 @@ class GroupCoordinator:
                     if group is not None:
                         found.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.KIND))
             except KafkaError as error:
-                if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
+                if error.error is not Errors.NOT_COORDINATOR:  # another broker lists this group
                     raise
         return found
 
     def census(self) -> GroupCensus:
-        """Count the groups in each state. It visits each member."""
+        """Count the groups in each state; the time grows with the number of members."""
         states: Counter[tuple[str, enum.Enum]] = Counter()
         offsets = 0
         for group in self._groups.all():
@@ -383,7 +383,7 @@ class GroupCoordinator:
         written.await_disk()
 
     def remove_member(self, group_id: str, member_id: str) -> None:
-        """Remove a member of a group of a newer protocol, as if its session were over.
+        """Remove a member of a group of a newer protocol, as if its session had expired.
 
         Raises: KafkaError GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID.
         """

@@ -54,7 +54,7 @@ class GroupMap:
     def find_or_make(self, group_id: str, make: Callable[[str], Group] | None) -> Group | None:
         """Return a group, to be used under its lock; make a missing one if ``make`` is given.
 
-        None without one, or without the offsets topic.
+        Returns: None without such a group, or without the offsets topic.
 
         Raises: KafkaError as ``locked``.
         """

@@ -15,7 +15,7 @@ from kbroker.coordinator.internal_topic import NOTHING_WRITTEN
 
 
 class GroupOffsets:
-    """Committed offsets by place, and pending ones by producer id.
+    """Committed offsets by topic-partition, and pending ones by producer id.
 
     Of two offsets for one topic-partition, that of the later record counts, whichever was committed first: compaction
     too keeps the last record of a key. ``record_offset`` is the offset of a record in its log. ``deletion``: the latest
@@ -60,7 +60,7 @@ class GroupOffsets:
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
         """Commit outside a transaction.
 
-        Args: ``record_offset`` of the first one's record; the others follow it.
+        Args: ``record_offset``: offset of the first record; the other records follow it.
         """
         self.committed.update(offsets)
         if self._pending:
@@ -71,7 +71,7 @@ class GroupOffsets:
     ) -> None:
         """Keep offsets until the producer's transaction ends.
 
-        Args: ``record_offset`` of the first one's record; the others follow it.
+        Args: ``record_offset``: offset of the first record; the other records follow it.
         """
         rows = self._pending.setdefault(producer_id, {})
         for number, (place, value) in enumerate(offsets.items(), record_offset):

@@ -45,7 +45,7 @@ class GroupPartition(Protocol):
         """Append records of the group. Raises: KafkaError; then nothing was written."""
 
     def replace(self, old: Any, new: Any) -> None:
-        """Put a group in the place of another; no effect if the partition no longer has ``old``."""
+        """Replace a group by another; no effect if the partition no longer has ``old``."""
 
     def drop(self, group: Any, error: Errors) -> None:
         """Remove a group whose lock the caller holds; its delayed requests get ``error``."""

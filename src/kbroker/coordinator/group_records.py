@@ -1,7 +1,7 @@
 """Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
 
-Keys and values begin with an int16 version; that of the key is its kind: 0 and 1 a committed offset, 2 a
-classic group. Higher ones belong to the newer group types.
+Keys and values begin with an int16 version. The version of a key is its kind: 0 and 1 a committed offset, 2 a classic
+group; higher versions belong to the newer group types.
 Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey.json``, ``GroupMetadataValue.json``.
 """
 
@@ -17,7 +17,7 @@ from kbroker.protocol import codec
 OFFSET_COMMIT_KEY_VERSIONS = (0, 1)
 GROUP_METADATA_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 4
-OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry; it lacks leader epoch and topic id
+OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only version with an expiry, without leader epoch and topic id
 
 NO_TIMESTAMP = -1
 LONGEST_CACHED = 255  # of the group ids whose keys are cached

@@ -63,7 +63,7 @@ class GroupService:
         ]
 
     def start(self) -> None:
-        """Load the groups, then let time run for them. If that fails, the service is closed."""
+        """Load the groups, then start the reapers and the periodic expiry. If that fails, the service is closed."""
         try:
             self.coordinator.start()
             self._topics.on_deleted.append(self.coordinator.topic_deleted)
@@ -72,7 +72,7 @@ class GroupService:
             self._scheduler.schedule(
                 "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
             )
-        except BaseException:  # no thread: another service will write to the same log
+        except BaseException:  # no thread may remain: another service will write to the same log
             self.close(0)
             raise
 

@@ -20,7 +20,7 @@ from kbroker.protocol.batch_format import BATCH_HEADER_BYTES
 logger = get_logger(__name__)
 
 BATCH_BYTES = 512 * 1024  # more records, or more than max.message.bytes, make several batches of one append
-MAX_RECORD_OVERHEAD = 32  # of a record without headers
+MAX_RECORD_OVERHEAD = 32  # bytes of a record without headers, besides its key and value
 READ_BYTES = 4 * 1024 * 1024
 
 # error of the log -> error of the coordinator
@@ -47,7 +47,7 @@ class InternalTopic:
         self._name = name
 
     def ensure(self) -> None:
-        """Create it if it does not exist. Raises: KafkaError with the coordinator's code for the client."""
+        """Create the topic if it does not exist. Raises: KafkaError with the coordinator's code for the client."""
         if not self.partition_count:
             try:
                 self._topics.auto_create([self._name])
@@ -101,7 +101,7 @@ class EndMarker(NamedTuple):
 class Written(NamedTuple):
     """Result of an append, with the offset up to which the log must be on disk before it is acknowledged (0: none).
 
-    ``base_offset`` of the first record; the others follow it without a gap.
+    ``base_offset``: offset of the first record; the other records follow without a gap.
     """
 
     log: Any
@@ -224,10 +224,10 @@ def parts(log: Any, records: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
 
 
 def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:
-    """Pass all batches of a partition to ``take``, in the order of their offsets, some at a time.
+    """Pass all batches of a partition to ``take``, in the order of their offsets, several at a time.
 
     Args: ``take(data, offset)`` reads the batches in ``data`` from ``offset`` on, of which the last may be cut, and
-    returns the next offset to read; ``read_bytes``: size of one read, which has at least a whole batch.
+    returns the next offset to read; ``read_bytes``: size of one read, which returns at least one batch.
     Raises: UnreadableError.
     """
     if log is None:

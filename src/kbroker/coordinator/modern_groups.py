@@ -1,7 +1,7 @@
 """Groups of one of the newer protocols: the operations of the coordinator that their kinds have in common.
 
-A group that changes its kind has the lock and the offsets of the one that it replaces. It is built beside that one and
-replaces it once the records are written: a request that fails changes nothing.
+A group that changes its kind is replaced by a new group with its lock and its offsets, once the records of the new
+group are written: a request that fails changes nothing.
 Source: ``GroupMetadataManager``; ``validateOffsetCommit`` and ``validateOffsetFetch`` of ``ConsumerGroup`` and
 ``StreamsGroup``; KIP-848, KIP-1071, KIP-1251.
 """
@@ -84,7 +84,7 @@ class ModernGroups(Generic[G, S]):
     def write(self, group: G, changes: Sequence[GroupRecord]) -> Written:
         """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed.
 
-        Returns: the records, which may not be on disk yet: most of them need not, as members send heartbeats.
+        Returns: the records, which may not be on disk yet: most of them need not be, as members send heartbeats.
         """
         old = group.predecessor
         rows: list[KeyValue] = []
@@ -116,7 +116,7 @@ class ModernGroups(Generic[G, S]):
         return classic
 
     def replace(self, group: G, classic: ClassicGroup) -> None:
-        """Put a classic group in the place of a group, which ends."""
+        """Replace a group, which ends, by a classic group."""
         self.membership.dismiss(group)
         self._groups.replace(group, classic)
 

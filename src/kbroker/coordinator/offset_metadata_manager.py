@@ -204,10 +204,10 @@ class OffsetMetadataManager:
         member_epoch: int = -1,
         topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> FetchedOffsets:
-        """Return the committed offsets of these topic-partitions, of all for None; those without one are left out.
+        """Return the committed offsets of these topic-partitions, of all for None, without those that have no offset.
 
         Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
-        those with a committed one too. ``member_id``, ``member_epoch`` of the member that fetches. ``topic_ids``:
+        those with a committed offset too. ``member_id``, ``member_epoch`` of the member that fetches. ``topic_ids``:
         expected ids by name: an offset of a deleted topic with that name is left out.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
@@ -288,7 +288,7 @@ class OffsetMetadataManager:
         return written
 
     def expire(self) -> int:
-        """Remove offsets unused for the retention time, and groups without any; return the number of offsets.
+        """Remove offsets unused for the retention time, and groups without offsets; return the number of offsets.
 
         An offset that an open transaction is about to change stays, and so does its group.
         """
@@ -317,7 +317,7 @@ class OffsetMetadataManager:
 
 
 def _records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> list[KeyValue]:
-    """Return records. Raises: KafkaError for metadata that the configuration allows and the record format does not."""
+    """Return the records. Raises: KafkaError for metadata that the configuration allows and their format does not."""
     try:
         return [
             (group_records.offset_key(group_id, topic, partition), group_records.encode_offset(value))
@@ -353,7 +353,7 @@ def _note_use(group: Group) -> None:
 
 
 def _expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Return the expired offsets: by the end of the group if it is empty, by commit for unsubscribed topics."""
+    """Return the expired offsets. Time counts from the end of the group, or for unsubscribed topics from the commit."""
     base: Callable[[CommittedOffset], int]
     if isinstance(group, ModernGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
         base = _commit_time

@@ -40,7 +40,7 @@ LOAD_TIME_WINDOW_MS = 60_000  # two samples of 30 seconds, as in Kafka
 class CoordinatorShard:
     """State of one partition of an internal topic. Base class; a coordinator adds its own state.
 
-    ``epoch``: the leader epoch by which it is served. ``is_active`` ends with the unload.
+    ``epoch``: the leader epoch by which this broker serves the partition. ``is_active``: True until the unload.
     Threads: any. A subclass states which of its state ``lock`` guards.
     """
 
@@ -68,7 +68,7 @@ class CoordinatorShard:
     def append(self, records: Sequence[KeyValue], producer: TransactionalProducer | None = None) -> Written:
         """Append keys and values (None: a tombstone); call ``await_disk`` of the result before acknowledging them.
 
-        The caller holds the lock that keeps the records of one thing in the order of its changes.
+        The caller holds the lock of the changed object, so that its records are in the order of its changes.
 
         Args: ``producer``: the records belong to its transaction.
         Raises: KafkaError with the coordinator's code for the client; then nothing was written.
@@ -79,7 +79,7 @@ class CoordinatorShard:
     def retire(self) -> None:
         """End the shard: when this returns, nothing more is appended through it. Idempotent.
 
-        Called with the runtime's load lock held, and no other.
+        The caller holds no lock except the runtime's load lock.
         """
         with self.lock:
             self.is_active = False
@@ -108,7 +108,7 @@ class PartitionState(enum.Enum):
 
 
 class _Partition(NamedTuple):
-    """Latest known state of a partition. ``shard`` of an active one; ``reason`` why another one is not served."""
+    """Latest known state of a partition. ``shard``: if it is active; ``reason``: why it is not served otherwise."""
 
     epoch: int
     state: PartitionState
@@ -125,7 +125,7 @@ class PartitionCounts(NamedTuple):
 
 
 class LoadTimes(NamedTuple):
-    """Durations of the loads of the last minute, in milliseconds; NaN without any."""
+    """Durations of the loads of the last minute, in milliseconds; NaN without loads."""
 
     average_ms: float
     max_ms: float
@@ -372,10 +372,10 @@ class CoordinatorRuntime(Generic[Shard]):
     def _retire(self) -> None:
         """Retire unloaded shards; the caller holds ``_load_lock``.
 
-        A load begins with it, so that no partition is read while its previous shard still writes.
+        Each load begins with this call, so that no partition is read while its previous shard still writes.
         """
         while self._retired:
-            self._retired[0].retire()  # it stays in the queue meanwhile: others wait for the end
+            self._retired[0].retire()  # it leaves the queue afterwards: other threads wait for its end
             self._retired.popleft()
 
     def _put(self, index: int, partition: _Partition) -> None:

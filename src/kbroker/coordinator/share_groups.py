@@ -166,11 +166,11 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
                 else:
                     text = "There is no offset information to delete."
                     results[name] = KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, text)
-            # an alteration that runs must not note partitions whose state is deleted
+            # a concurrent alteration must not note partitions whose state is deleted
             initializing = {topic_id: one for topic_id, one in state.initializing.items() if topic_id not in begun}
             changed = StatePartitions(initializing, initialized, deleting)
             written = self.write(group, [records.state_partitions_record(group_id, changed)])
-        written.await_disk()  # a group that does not know of the deletion would wait for the state forever
+        written.await_disk()  # without this record, the group would wait for the state forever
         errors = self._delete(group_id, {topic_id: indexes for topic_id, (_, indexes) in begun.items()})
         for topic_id, (name, _) in begun.items():
             results[name] = errors.get(topic_id) or topic_id
@@ -209,9 +209,9 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     def _initialize(
         self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
     ) -> dict[tuple[UUID, int], KafkaError]:
-        """Initialize share partitions, then write that they are; return the errors of those that are not.
+        """Initialize share partitions, then write which are initialized; return the errors of the others.
 
-        These are tried again later.
+        A later heartbeat tries these again.
         """
         errors: dict[tuple[UUID, int], KafkaError] = {}
         done: dict[UUID, list[int]] = {}
@@ -262,12 +262,12 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
                     key = SharePartitionKey(group_id, topic_id, index)
                     self._coordinator_of(key).delete(key)
                 except KafkaError as error:
-                    if self.image.get_by_id(topic_id) is not None:  # those of deleted topics are deleted with them
+                    if self.image.get_by_id(topic_id) is not None:  # states are deleted with their topics
                         errors.setdefault(topic_id, error)
         return errors
 
     def _note_deleted(self, group_id: str, topic_ids: Collection[UUID]) -> None:
-        """Remove topics without states, also those of a member that has joined meanwhile: it initializes them again."""
+        """Remove topics without states; if a member has joined meanwhile, its heartbeats initialize them again."""
         with self._groups.locked(group_id) as group:
             if isinstance(group, ShareGroup):
                 self._remove(group, topic_ids)

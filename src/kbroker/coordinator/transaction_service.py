@@ -25,7 +25,7 @@ _NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_
 class TransactionService:
     """Service around a TransactionCoordinator.
 
-    ``markers`` writes them to this broker's partitions, ``partitions`` verifies the requests of Produce and
+    ``markers`` writes end markers to this broker's partitions, ``partitions`` verifies the requests of Produce and
     TxnOffsetCommit at the coordinator of their transactional id, which ``coordinator_of`` returns.
 
     Start the service when the topics are loaded and before clients are served; close it when no handler runs any
@@ -71,7 +71,7 @@ class TransactionService:
             self._topics.on_deleted.append(self._topic_deleted)
             self._scheduler.start()
             self._retries.start()
-        except BaseException:  # no thread: another service will write to the same log
+        except BaseException:  # no thread may remain: another service will write to the same log
             self.close(0)
             raise
 
@@ -101,7 +101,7 @@ class PartitionMarkers:
     def __init__(self, topics: TopicRegistry, groups: Callable[[int], GroupCoordinator]) -> None:
         self._topics = topics
         self._groups = groups
-        #: Returns whether the marker of a partition is delayed, to be retried later. None: no marker is. Set by tests.
+        #: Returns whether the marker of a partition is delayed, to be retried; None: no marker is delayed. For tests.
         self.is_held: Callable[[TopicPartition], bool] | None = None
 
     def write(self, place: TopicPartition, marker: EndMarker) -> Errors:

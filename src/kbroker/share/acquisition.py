@@ -179,7 +179,7 @@ class _Acquisition:
 
     def _deliver(self, run: InFlightRun, rows: list[AcquiredRecords]) -> int:
         """Deliver a run; add it to rows, joined with the last one of the same delivery count; return its size."""
-        lock = self.lock_records(self.member_id, run.first_offset, run.last_offset)  # first: it may lack memory
+        lock = self.lock_records(self.member_id, run.first_offset, run.last_offset)  # first: memory may be exhausted
         run.acquire(self.member_id)
         run.hold(lock)
         row = AcquiredRecords(run.first_offset, run.last_offset, run.delivery_count)

@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Last offset of the batches. There must be one."""
+        """Last offset of the batches. There must be a batch."""
         return self.batches[-1].last_offset
 
     def end_of_batch(self, offset: int) -> int:

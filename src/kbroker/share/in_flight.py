@@ -66,7 +66,7 @@ class AcquisitionLock:
 
 
 class Transition:
-    """Changes of state that wait for the persister. ``runs``: those that it changes, even after a split."""
+    """Changes of state that wait for the persister. ``runs``: the runs that change, and the parts of split ones."""
 
     __slots__ = ("max_delivery_count", "runs")
 
@@ -189,7 +189,7 @@ _first_offset = attrgetter("first_offset")
 class InFlightBatch:
     """Records that were acquired first together. ``is_split``: the state of single records is tracked.
 
-    A split batch stays one, as in Kafka: errors and the throttling of deliveries depend on it.
+    A split batch stays one batch, as in Kafka: errors and the throttling of deliveries depend on it.
     """
 
     __slots__ = ("first_offset", "is_split", "last_offset", "runs")

@@ -50,8 +50,8 @@ class ShareSession:
 class ShareSessionCache:
     """Sessions by group and member. Threads: any; ``lock`` is a leaf.
 
-    Args: ``on_leave`` is called with each session that ends because its connection is closed; ``on_empty`` with the
-    group when the last of its sessions has ended and a connection of it is closed, at the latest.
+    Args: ``on_leave`` is called with each session that ends because its connection is closed; ``on_empty`` with a
+    group whose last session has ended, at the latest when the connection of such a session is closed.
     """
 
     def __init__(

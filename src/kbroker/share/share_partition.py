@@ -74,7 +74,7 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class SharePartitionState(enum.Enum):
-    """Life cycle of a share partition. A failed or fenced one is replaced by a new one."""
+    """States of a share partition. A failed or fenced one is replaced by a new share partition."""
 
     EMPTY = "empty"
     INITIALIZING = "initializing"
@@ -122,7 +122,7 @@ class SharePartition:
         self._writes: deque[_Write] = deque()
         self._write_turn = threading.Lock()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ states
 
     def initialize(self) -> None:
         """Read the state from the persister, unless that was begun before.
@@ -161,7 +161,7 @@ class SharePartition:
         except Exception as error:
             failure = _reported(error, "failed to load", key)
         if failure is not None:
-            # otherwise the group's state is absent, or not yet there
+            # other errors: the state does not exist, or not yet
             write = logger.warning if failure.error is Errors.UNKNOWN_SERVER_ERROR else logger.debug
             write("failed to load the share partition %s: %s", key, failure)
             with self.lock:
@@ -422,7 +422,7 @@ class SharePartition:
             failure = _reported(error, "cannot write the state of", key)
         try:
             write.stored(failure)
-        except Exception:  # the writes after it go on
+        except Exception:  # the next writes must go on
             logger.exception("cannot end a write of the state of the share partition %s", key)
 
     # ------------------------------------------------------------ acquisition locks

@@ -19,7 +19,7 @@ Task = Iterator[None]
 
 
 class BackgroundTasks:
-    """Tasks that run in turns on a thread, which ends when there are none; without a thread ``run`` executes each.
+    """Tasks that run in turns on a thread, which ends when none is left; without a thread ``run`` executes each task.
 
     A task is an iterator; each step of it is a slice of work, after which the next task has its turn.
 

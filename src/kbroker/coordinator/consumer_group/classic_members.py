@@ -2,7 +2,7 @@
 
 Such a member gets its assignment by SyncGroup after each join; the response to a heartbeat requests a new join.
 Callers hold the lock of a group that is not dead.
-Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and its neighbours); KIP-848.
+Source: ``GroupMetadataManager`` (``classicGroupJoinToConsumerGroup`` and the methods beside it); KIP-848.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ClassicMembers:
             updated, _ = membership.follow(group, member, updated, wanted.owned, changes)
             membership.write(group, changes)
             membership.timers.cancel(group, timers.JOIN, updated.member_id)
-            membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # from the time of the other protocol
+            membership.timers.cancel(group, timers.REBALANCE, updated.member_id)  # begun under the consumer protocol
             membership.await_heartbeat(group, updated.member_id, request.session_timeout_ms)
             membership.expire_later(
                 group, timers.SYNC, updated.member_id, request.rebalance_timeout_ms, "it did not sync", if_absent=False

@@ -92,7 +92,7 @@ class ConsumerGroup(ModernGroup):
         return topic in self.subscribers.by_name or topic in self.subscribers.by_regex
 
     def target(self, member: ConsumerGroupMember) -> Target:
-        """Return the target assignment of a member; a returning static one has that of its instance id."""
+        """Return the target assignment of a member; a returning static member has that of its instance id."""
         member_id: str | None = member.member_id
         if member.instance_id is not None:
             member_id = self.static_members.get(member.instance_id)
@@ -138,7 +138,7 @@ class ConsumerGroup(ModernGroup):
 
     def topics_with(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> frozenset[str]:
         """Return the topics of all members after a change of a member."""
-        if old.topic_names <= new.topic_names and old.topic_regex == new.topic_regex:  # none is lost
+        if old.topic_names <= new.topic_names and old.topic_regex == new.topic_regex:  # no topic is lost
             return self.subscribers.topics.union(new.topic_names)
         return self.subscribers_with(old, new).topics
 

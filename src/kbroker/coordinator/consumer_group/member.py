@@ -58,7 +58,7 @@ class ClassicMetadata(NamedTuple):
 
 
 class ConsumerGroupMember(NamedTuple):
-    """A member. ``classic``: None for one of the consumer protocol; ``assigned``: its partitions;
+    """A member. ``classic``: None for a member of the consumer protocol; ``assigned``: its partitions;
     ``pending_revocation``: the partitions that it still has to revoke.
     """
 
@@ -84,7 +84,7 @@ class ConsumerGroupMember(NamedTuple):
 
     @property
     def must_revoke(self) -> bool:
-        """True within the rebalance time-out; members of the classic protocol have others."""
+        """True if the rebalance time-out applies; members of the classic protocol have other time-outs."""
         return self.state is MemberState.UNREVOKED_PARTITIONS and not self.uses_classic_protocol
 
     def is_reconciled_to(self, target_epoch: int) -> bool:

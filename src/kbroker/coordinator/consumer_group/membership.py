@@ -296,7 +296,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         changes: list[GroupRecord],
         is_classic: bool,
     ) -> ConsumerGroupMember:
-        """Return the member of an instance id; a joining one replaces another that has released the instance id.
+        """Return the member of an instance id; a joining member replaces one that has released the id.
 
         Raises: KafkaError UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
         """
@@ -349,7 +349,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
             try:
                 self.downgrade(group, members)
                 return
-            except NotDowngradedError as error:  # leaving members are not kept because of the subscriptions of others
+            except NotDowngradedError as error:  # members can leave whatever the others subscribe to
                 logger.warning("group %s: stays a consumer group: %s", group.group_id, error.message)
         group_id = group.group_id
         left: dict[str, int] = {}
@@ -377,7 +377,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | No
     """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
     The previous epoch is accepted from a member that reports only assigned partitions: the response with the current
-    one may be lost.
+    epoch may be lost.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return

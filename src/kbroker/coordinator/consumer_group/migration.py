@@ -124,7 +124,7 @@ def downgraded(
 ) -> ClassicGroup:
     """Return a stable classic group with the members of a consumer group, each with its target assignment.
 
-    Args: ``leaving`` are left out; ``joining`` replaces the member with its instance id.
+    Args: ``leaving``: members that are left out; ``joining`` replaces the member with its instance id.
     Raises: NotDowngradedError.
     """
     replaced = None if joining is None else group.static_member(joining.instance_id)

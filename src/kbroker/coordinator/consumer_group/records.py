@@ -56,7 +56,7 @@ RECORDS = GroupRecords(
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression. ``version`` of the topics then."""
+    """The topics that match a regular expression. ``version``: that of the topics at the time."""
 
     topics: frozenset[str]
     version: int

@@ -44,7 +44,7 @@ class RegexStatus(enum.Enum):
     """Effect of a heartbeat on its member's regular expression."""
 
     UNCHANGED = 0
-    UPDATED = 1  # the topics of the new one are not resolved yet
+    UPDATED = 1  # the topics of the new expression are not resolved yet
     UPDATED_AND_RESOLVED = 2
 
 
@@ -141,7 +141,7 @@ class Regexes:
                 bumps = True
                 subscribers.change_regex(old, resolved)
             changes.append(records.regex_record(group.group_id, regex, resolved))
-        for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its member replaced another one
+        for regex in group.resolved.keys() - group.regex_subscribers.keys():  # its last member was replaced
             changes.append(tombstone(records.REGULAR_EXPRESSION, group.group_id, regex))
             subscribers.change_regex(group.resolved[regex], None)
         value = self._membership.hashes.group_hash(subscribers.topics)
@@ -167,9 +167,9 @@ def compile_regex(regex: str, most_steps: int | None = None) -> LinearPattern:
 def resolve(
     regexes: Sequence[str], image: TopicsImage, now_ms: int, visible: Visible | None = None
 ) -> Generator[None, None, dict[str, ResolvedRegex]]:
-    """Match expressions slice by slice; return the ``visible`` topics of each, none for one that cannot be matched.
+    """Match expressions slice by slice; return the ``visible`` topics of each, none if it cannot be matched.
 
-    The remaining steps are divided among the remaining expressions, so that none can use up those of another.
+    The remaining steps are divided among the remaining expressions, so that no expression uses up the steps of another.
     """
     from kbroker.common.java.linear_pattern import MAX_STEPS, PatternError
 

@@ -40,7 +40,7 @@ def assign(
 ) -> tuple[TargetAssignment, list[GroupRecord]]:
     """Make the target assignment for a group epoch, with one member as in ``updated``.
 
-    Returns: that of this member, and the records of all changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
+    Returns: the target of this member, and the records of all changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
     """
     members = {member_id: group.members[member_id] for member_id in timeline_map_order(group.members)}
     if updated.instance_id is not None:

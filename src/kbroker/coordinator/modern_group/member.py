@@ -1,4 +1,4 @@
-"""The part of members of groups that their newer kinds have in common."""
+"""Epochs and checks that the members of all groups of the newer protocols have in common."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class MemberTimers:
         self._purgatory.try_complete_else_watch(timer, [(group.group_id, kind, name)])
 
     def extend(self, group: ModernGroup, kind: str, name: str, timeout_ms: int, fire: Fire) -> None:
-        """Start or restart a time-out. One that runs only gets a later end and keeps its ``fire``."""
+        """Start or restart a time-out. A running time-out only gets a later end, and keeps its ``fire``."""
         timer = group.timers.get((kind, name))
         deadline_ms = self.clock.now_ms() + timeout_ms
         if isinstance(timer, MemberTimer) and timer.due_ms <= deadline_ms:

@@ -27,7 +27,7 @@ class TopicMetadata(NamedTuple):
 
 
 class TopicsImage:
-    """The topics of the broker, on the rack of the broker. Versions begin with the time of the start. Threads: any."""
+    """The topics of the broker, all on its rack. Versions begin with the time of the start. Threads: any."""
 
     def __init__(self, topics: TopicRegistry, clock: BaseClock, rack: str | None) -> None:
         self._topics = topics
@@ -67,10 +67,10 @@ class TopicHashes:
     def __init__(self, image: TopicsImage) -> None:
         self._image = image
         self._known: dict[str, tuple[TopicMetadata, int]] = {}
-        self._groups: tuple[int, dict[frozenset[str], int]] = -1, {}  # hashes of sets of topics, at a version of these
+        self._groups: tuple[int, dict[frozenset[str], int]] = -1, {}  # hashes of sets of topics, at one version
 
     def group_hash(self, names: Iterable[str]) -> int:
-        """Return the hash of the existing ones of these topics, a signed int of 64 bits; 0 without any."""
+        """Return the hash of those topics that exist, a signed int of 64 bits; 0 if none of them exists."""
         version = self._image.version  # read before the topics: the hash is at least as recent
         if self._groups[0] != version:
             self._groups = version, {}

@@ -1,4 +1,4 @@
-"""States of share partitions, as the share coordinator stores them, and changes of these.
+"""States of share partitions, as the share coordinator stores them, and changes of the states.
 
 Source: ``Persister`` and ``DefaultStatePersister`` of Kafka; KIP-932.
 """
@@ -47,7 +47,7 @@ class ShareState(NamedTuple):
 class StateChange(NamedTuple):
     """Change of the state of a share partition.
 
-    ``start_offset``: -1 keeps the stored one. ``batches``: those that changed.
+    ``start_offset``: -1 keeps the stored one. ``batches``: the changed ones.
     """
 
     state_epoch: int

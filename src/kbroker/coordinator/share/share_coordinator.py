@@ -63,7 +63,7 @@ class ShareCoordinator:
             lambda: ShareReplay(settings.updates_per_snapshot),
         )
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ loading and periodic work
 
     def build(self, index: int, epoch: int, replay: PartitionReplay) -> ShareShard:
         """Return the share partitions of a partition: see ``Coordinator``."""

@@ -165,7 +165,7 @@ class ShareShard(CoordinatorShard):
             return ShareState() if found is None else _share_state(found.state, with_batches=False)
 
     def write(self, key: SharePartitionKey, change: StateChange) -> Written:
-        """Change the state. Raises: KafkaError; then it is as it was."""
+        """Change the state. Raises: KafkaError; the state is then unchanged."""
         with self.lock:
             self.check()
             found = self._found(key, "Write")
@@ -175,7 +175,7 @@ class ShareShard(CoordinatorShard):
             return self._write(key, found, found.state.leader_epoch, *change[2:])
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Written:
-        """Create or replace the state. Raises: KafkaError; then it is as it was."""
+        """Create or replace the state. Raises: KafkaError; the state is then unchanged."""
         with self.lock:
             self.check()
             found = self.stored.get(key)
@@ -214,7 +214,7 @@ class ShareShard(CoordinatorShard):
     def snapshot_idle(self, interval_ms: int) -> Written:
         """Write snapshots of share partitions without one in the interval, unless all have been idle already.
 
-        With them, the records before them can be deleted. Raises: KafkaError.
+        The records before these snapshots can then be deleted. Raises: KafkaError.
         """
         with self.lock:
             self.check()

@@ -219,7 +219,7 @@ def combined(
 def check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
-    The previous epoch is accepted: the response with the current one may be lost.
+    The previous epoch is accepted: the response with the current epoch may be lost.
     """
     if epoch in (member.member_epoch, member.previous_member_epoch) and epoch <= member.member_epoch:
         return

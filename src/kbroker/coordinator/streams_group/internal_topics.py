@@ -203,7 +203,7 @@ class _Counts:
     def _in_order_of_inputs(self, found: Mapping[str, int]) -> Iterator[int]:
         """Yield the number of each subtopology once one of its inputs is known.
 
-        The order is that of Kafka's rounds over all subtopologies, on which the result depends. They would take
+        The order is that of Kafka's rounds over all subtopologies, on which the result depends. Rounds would take
         quadratic time for a chain in reverse. Args: ``found``: gets the sinks of a subtopology before the next one.
         """
         readers: dict[str, list[int]] = {}

@@ -307,8 +307,8 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
 def check_epoch(member: StreamsGroupMember, request: HeartbeatRequest) -> None:
     """Check the epoch of a heartbeat. Raises: KafkaError FENCED_MEMBER_EPOCH.
 
-    The previous epoch is accepted from a member that reports only assigned tasks: the response with the current one
-    may be lost.
+    The previous epoch is accepted from a member that reports only assigned tasks: the response with the current
+    epoch may be lost.
     """
     epoch, present = request.member_epoch, member.member_epoch
     if epoch == present:

@@ -29,7 +29,7 @@ def assign(
     """Make the target assignment for a group epoch, with one member as in ``updated``.
 
     While the topics do not fit the topology, it is empty.
-    Returns: that of this member, and the records of all changes.
+    Returns: the target of this member, and the records of all changes.
     """
     members = {member_id: group.members[member_id] for member_id in timeline_map_order(group.members)}
     if updated is not None:

@@ -30,11 +30,11 @@ class TargetTasks(NamedTuple):
         return not any(self)
 
     def has_any(self, tasks: AssignedTasks) -> bool:
-        """Return whether one of these tasks is among them, in the same role."""
+        """Return whether the member has any of ``tasks``, in the same role."""
         return any(map(_overlap, self, tasks))
 
     def covers(self, tasks: AssignedTasks) -> bool:
-        """Return whether all of these tasks are among them, in the same role."""
+        """Return whether the member has all of ``tasks``, in the same roles."""
         return all(map(is_subset, tasks, self))
 
 

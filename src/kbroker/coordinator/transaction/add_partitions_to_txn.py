@@ -61,7 +61,7 @@ class AddPartitionsToTxnManager:
         self._retry_ms = retry_ms
         self._retry_max_ms = retry_max_ms
         self.verification_time_ms = Histogram(BOUNDS_MS)
-        self._lock = threading.Lock()  # taken before no other
+        self._lock = threading.Lock()  # a leaf
         self._verification_failures = 0
 
     @property
@@ -82,7 +82,7 @@ class AddPartitionsToTxnManager:
         """Add the partitions to the transaction, which begins with the first ones.
 
         Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
-        raises. ``again`` returns those of a retry; None: the same ones.
+        raises. ``again`` returns the partitions of a retry; None: the same ones.
         """
         began_ms = self._clock.now_ms()
 

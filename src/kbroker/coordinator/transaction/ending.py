@@ -67,7 +67,7 @@ def prepare_end(
         is_valid = retry_after_bump or retry_after_rotation or is_current
     else:
         is_valid = is_current
-    if not is_valid or producer_epoch == MAX_EPOCH:  # no producer gets that one
+    if not is_valid or producer_epoch == MAX_EPOCH:  # no producer gets this epoch
         raise KafkaError(Errors.PRODUCER_FENCED)
     if state in PREPARED:
         if commit != (state is _S.PREPARE_COMMIT):
@@ -90,7 +90,7 @@ def prepare_end(
 def prepare_fenced_abort(metadata: TransactionMetadata, now_ms: int) -> Move:
     """Return the move that aborts an open transaction, with an epoch that its producer does not have.
 
-    The caller has seen that it is open and that nothing is pending.
+    The caller has checked that the transaction is open and that no move is pending.
     """
     metadata.prepare_fence()
     return metadata.prepare_end(_S.PREPARE_ABORT, TV_2, NO_PRODUCER_ID, now_ms, is_empty=False)

@@ -117,7 +117,7 @@ class MarkerSender:
         return False
 
     def resume(self, partition: StatePartition) -> int:
-        """Complete the prepared transactions of a loaded partition, on the thread for it; return their number."""
+        """Complete the prepared transactions of a loaded partition, on the scheduler's thread; return their number."""
         now_ms = self._clock.wall_ms()
         with partition.lock:
             found = [
@@ -202,7 +202,7 @@ class MarkerSender:
 
     def _write(self, completion: Completion, place: TopicPartition) -> bool:
         try:
-            marker = completion.marker._replace(coordinator_epoch=completion.partition.epoch)  # it may rise
+            marker = completion.marker._replace(coordinator_epoch=completion.partition.epoch)  # which may rise
             error = self._markers.write(place, marker)
         except Exception:  # no memory, or a defect: retried like an error of the partition
             logger.exception("%s: cannot write the marker to %s-%d", completion.metadata.transactional_id, *place)

@@ -113,11 +113,10 @@ class TransactionCoordinator:
             topic, TRANSACTION_STATE_TOPIC, "transactional ids", self, clock, self._settings.load_buffer_bytes
         )
         self._sender = MarkerSender(markers, clock, scheduler)
-        self._failures = RepeatedFailures(
-            clock
-        )  # on a failing disk the abort of each open transaction fails repeatedly
+        # On a failing disk the abort of each open transaction fails repeatedly.
+        self._failures = RepeatedFailures(clock)
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start
 
     def start(self) -> None:
         """Load the transactional ids, complete prepared transactions, and schedule time-outs and expiry."""
@@ -223,7 +222,7 @@ class TransactionCoordinator:
             try:
                 partition.append_move(metadata, move)
             finally:
-                if metadata.producer_epoch == NO_PRODUCER_EPOCH:  # it was never written: no state is left
+                if metadata.producer_epoch == NO_PRODUCER_EPOCH:  # the id was never written: no state is left
                     partition.transactions.pop(transactional_id, None)
             return Producer(move.producer_id, move.producer_epoch)
 
@@ -396,7 +395,8 @@ class TransactionCoordinator:
     ) -> list[ListedTransaction]:
         """Return the ids that match all filters; None, no producer ids and -1 match every id.
 
-        Args: ``duration_ms``: matches transactions open for longer; ``matches``: by id, called without a lock.
+        Args: ``duration_ms``: matches ids whose latest transaction began longer ago, and ids that have had none;
+        ``matches``: by id, called without a lock.
         Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS.
         """
         self.runtime.check_loaded()
@@ -477,7 +477,7 @@ def _check_producer(metadata: TransactionMetadata, producer_id: int, producer_ep
     """Check that a producer owns the id and its transaction is not ending. Raises: KafkaError."""
     if metadata.producer_id != producer_id:
         raise KafkaError(Errors.INVALID_PRODUCER_ID_MAPPING)
-    if metadata.producer_epoch != producer_epoch or producer_epoch == MAX_EPOCH:  # no producer gets that one
+    if metadata.producer_epoch != producer_epoch or producer_epoch == MAX_EPOCH:  # no producer gets this epoch
         raise KafkaError(Errors.PRODUCER_FENCED)
     if metadata.state in PREPARED:
         raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)

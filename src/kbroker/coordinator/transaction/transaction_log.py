@@ -41,7 +41,7 @@ class StatePartition(CoordinatorShard):
         self.open_ids = set()
 
     def completed(self, metadata: TransactionMetadata) -> None:
-        """Keep ``open_ids`` after a completed move; the caller holds the lock."""
+        """Update ``open_ids`` after a completed move; the caller holds the lock."""
         if metadata.state is TransactionState.ONGOING:
             self.open_ids.add(metadata.transactional_id)
         else:
@@ -71,7 +71,7 @@ class StatePartition(CoordinatorShard):
     def append_tombstones(self, expired: Sequence[TransactionMetadata]) -> int:
         """Remove ids whose move to Dead is pending; the caller holds the lock, as for ``append_move``.
 
-        One append has one batch: a segment takes it, and ids that it does not take do not keep the others.
+        Each append has one batch, which fits into a segment; the first append that fails ends the removal.
 
         Returns: the number of removed ids, all unless an append failed; the others stay.
         """

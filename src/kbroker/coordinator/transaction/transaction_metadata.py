@@ -51,7 +51,7 @@ _S = TransactionState
 
 BY_LABEL = {state.label: state for state in TransactionState}
 
-#: States in which a move may begin.
+#: By state: the states in which a move to it may begin.
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.ONGOING: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
@@ -70,7 +70,7 @@ PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 
 
 class Move(NamedTuple):
-    """State of an id after a move. ``start_ms`` is -1 without an open transaction."""
+    """State of an id after a move. ``start_ms``: start of the latest transaction, -1 before a producer's first one."""
 
     state: TransactionState
     producer_id: int
@@ -91,9 +91,9 @@ _present = attrgetter(*Move._fields)
 class TransactionMetadata:
     """One transactional id.
 
-    ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: the one after the end of the
-    transaction, -1 for none; ``last_producer_epoch``: the epoch before the latest bump that the producer itself
-    requested; ``pending``: the state that it is moving to.
+    ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: that after the end of the
+    transaction, -1: the same; ``last_producer_epoch``: the epoch before the latest bump that the producer itself
+    requested; ``pending``: the state after the pending move, None without one.
     Threads: guarded by the lock of its partition (``StatePartition.lock``).
     """
 
@@ -142,7 +142,7 @@ class TransactionMetadata:
     def needs_another_producer_id(self, expected_epoch: int | None) -> bool:
         """Return whether a producer that begins, or continues with this epoch, needs another producer id.
 
-        The very last epoch is reserved for a fence, so the one before it is the last of a producer.
+        The last epoch is reserved for a fence, so that producers only get epochs below it.
         """
         if self.producer_epoch == MAX_EPOCH and expected_epoch == self.last_producer_epoch:
             return True
@@ -150,7 +150,7 @@ class TransactionMetadata:
 
     @property
     def due_ms(self) -> int | None:
-        """Time at which the open transaction is aborted, in wall milliseconds; None: never, or there is none."""
+        """Time at which the open transaction is aborted, in wall milliseconds; None: never, or none is open."""
         if self.state is not _S.ONGOING or self.pending is not None or self.timeout_ms == UNLIMITED_TIMEOUT_MS:
             return None
         return self.start_ms + self.timeout_ms

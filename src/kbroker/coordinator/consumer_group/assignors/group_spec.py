@@ -30,7 +30,7 @@ class GroupSpec(NamedTuple):
     partition_counts: Mapping[UUID, int]
 
     def member_ids(self) -> list[str]:
-        """Member ids in the order of Kafka's assignors."""
+        """Return the member ids in the order of Kafka's assignors."""
         return hash_map_order(self.members)
 
 

@@ -8,6 +8,7 @@ Source: ``UniformHeterogeneousAssignmentBuilder``.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -75,8 +76,7 @@ class _Builder:
 
         def order(topic_id: UUID) -> tuple[float, int, int, int]:
             count = len(self._subscribers[topic_id])
-            high, low = topic_id.int >> 64, topic_id.int & 0xFFFFFFFFFFFFFFFF
-            return -self._counts[topic_id] / count, count, _signed(high), _signed(low)
+            return -self._counts[topic_id] / count, count, *struct.unpack(">2q", topic_id.bytes)
 
         return sorted(topic_ids, key=order)
 
@@ -183,7 +183,3 @@ class _Scale:
 
 def _load_and_number(loads: list[int], number: int) -> tuple[int, int]:
     return loads[number], number
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
