@@ -63,7 +63,7 @@ ROWS: tuple[Row[ApiContext], ...] = (
 
 
 def client_families(ctx: ApiContext, limit: int) -> Iterator[tuple[Family, list[Sample]]]:
-    """Yield the latest values of the clients: a family for each metric and set of labels, of the client and the value.
+    """Yield the latest values of the clients: a family for each metric and set of labels, the client's and the value's.
 
     Clients choose all names and texts: of each family at most ``limit`` series are shown, those of the clients that
     were active last, and at most ``MAX_FAMILIES`` families.
@@ -96,10 +96,10 @@ def client_families(ctx: ApiContext, limit: int) -> Iterator[tuple[Family, list[
 
 
 def _labels(client: ClientInstance, attributes: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Return the labels of a value; an attribute that would hide one of the client is left out."""
+    """Return the labels of a value, by name; an attribute that would hide one of the client is left out."""
     found = {name: (client.facts.get(name) or "")[:MAX_NAME] for name in _CLIENT_LABELS}  # each value repeats them
     for key, text in attributes:
         name = label_name(key)
         if name and not name[0].isdigit():
             found.setdefault(name, text)
-    return found
+    return dict(sorted(found.items()))  # attributes in another order are not another series

@@ -60,6 +60,14 @@ def test_values_of_clients(rig: Rig) -> None:
     assert "kbroker_telemetry_series 2.0" in text
 
 
+def test_attributes_in_another_order(rig: Rig) -> None:
+    """Spellings of attributes that sort differently give one series, or the scraper would refuse the page."""
+    service = Service(rig)
+    first, second = (("B", "1"), ("a", "2")), (("a", "2"), ("b", "1"))
+    pushed(rig, service, 7, "c", *(Point("x", each, 3, False, False) for each in (first, second)))
+    assert re.findall(r"(?m)^kbroker_client_x\{.*(?=client_id)", text_of(service)) == ['kbroker_client_x{a="2",b="1",']
+
+
 @pytest.mark.parametrize("name", ["", "é", "total"])
 def test_a_name_without_words(rig: Rig, name: str) -> None:
     """A client chooses the name of a counter, and no name makes a scrape fail."""
