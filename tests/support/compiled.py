@@ -1,8 +1,7 @@
-"""Compilation of Cython sources that are not part of any wheel against the installed kbroker, at first use, into
-build/.
+"""Compilation of Cython sources outside the wheels against the installed kbroker, at their first use.
 
-`tests/native` and `bench/purgatory/native` hold such sources. Each build is kept in a folder named by a digest of
-everything that the result depends on. Requires Cython and a C++ compiler.
+`tests/native` and `bench/purgatory/native` hold such sources. Each build is kept in a folder of build/ named by a
+digest of everything that the result depends on. Requires Cython and a C++ compiler.
 """
 
 import gc

@@ -148,10 +148,10 @@ class Prober:
         return {name: self.outcomes(resource, name, values) for name, values in self._cases(resource)}
 
     def outcomes(self, resource: str, name: str, values: Iterable[str]) -> dict[str, Any]:
-        """Return the response to each value: the value shown (None if there is no value or it is hidden), or error and
-        message.
+        """Return the response to each value: the value shown, or error and message.
 
-        ``entry``: flags of the config as shown. ``raw``: values that the first synonym shows in another form.
+        The value shown is None if there is no value or it is hidden. ``entry``: flags of the config as shown. ``raw``:
+        values that the first synonym shows in another form.
         """
         found: dict[str, Any] = {"entry": None, "values": {}}
         for value in values:

@@ -63,10 +63,9 @@ def check_pages(browser: Browser, topic: str) -> None:
 
 
 def check_groups_and_access(browser: Browser, topic: str) -> None:
-    """Reset, view and delete a group; set passwords of a user; add, check and remove an ACL if the broker has an
-    authorizer.
+    """Reset, view and delete a group; set passwords of a user; add, check and remove an ACL.
 
-    Args: ``topic``: a topic with three records in partition 1.
+    The ACL is left out if the broker has no authorizer. Args: ``topic``: a topic with three records in partition 1.
     """
     page = partial(_page, browser)
     group = f"group-of-{topic}"

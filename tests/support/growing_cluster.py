@@ -81,8 +81,7 @@ class GrowingCluster:
         return {int(row[0]): row[-1] for row in rows}
 
     def reassign(self, node_id: int, nodes: Sequence[int], *, rotates: bool, throttle: int) -> None:
-        """Move the replicas of all partitions to these nodes, by requests to ``node_id``; wait until the reassignment
-        is done.
+        """Move the replicas of all partitions to these nodes, by requests to ``node_id``; wait for the end.
 
         Args: ``rotates``: the preferred leaders are spread over the nodes; ``throttle``: bytes a second between
         brokers.

@@ -26,5 +26,7 @@ def served(handler: type[HttpHandler], script: dict[str, Any]) -> Iterator[dict[
     server = HttpServer("127.0.0.1", 0, handler, script, name="scripted")
     server.start()
     script["url"] = server.url
-    yield script
-    server.stop()
+    try:
+        yield script
+    finally:
+        server.stop()

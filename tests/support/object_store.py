@@ -55,10 +55,10 @@ class ObjectStore:
 
 
 class FaultyStore:
-    """Store behind a proxy, whose faults begin with `fail` and end with `heal`; `kill` and `start` end and start the
-    proxy.
+    """Store behind a proxy, whose faults begin with `fail` and end with `heal`.
 
-    The objects stay in the server behind the proxy, as on the disks of a store whose front end fails.
+    `kill` and `start` end and start the proxy. The objects stay in the server behind the proxy, as on the
+    disks of a store whose front end fails.
     """
 
     def __init__(self, store: ObjectStore) -> None:

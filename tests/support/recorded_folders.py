@@ -88,10 +88,9 @@ RECORDED = (
 
 
 def comparable(ledger: Ledger) -> Ledger:
-    """Return a ledger in the types of JSON, without values that depend on the folder or the release: paths, config
-    defaults.
+    """Return a ledger in the types of JSON, without values that depend on the folder or the release.
 
-    Producers are left out because they expire when a log is opened.
+    Such values are paths and config defaults. Producers are left out because they expire when a log is opened.
     """
     stored = {
         subject: _stored(value) if subject.startswith("configs of") else value

@@ -180,10 +180,10 @@ class Bench:
         self.ctx.group_service.started = cast(Any, SimpleNamespace(coordinator=coordinator))
 
     def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
-        """Encode, decode and handle a request, then encode and decode the response: bodies that the wire cannot carry
-        fail here.
+        """Encode, decode and handle a request, then encode and decode the response.
 
-        A KafkaError becomes the API's response to that error. ``facts`` are fields of the request such as client_id.
+        Bodies that the wire cannot carry fail here. A KafkaError becomes the API's response to that error. ``facts``
+        are fields of the request such as client_id.
         """
         key = codec.api_by_name(name).key
         entry = served_apis().find(key, version)

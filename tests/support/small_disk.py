@@ -19,8 +19,10 @@ def mounted(place: Path, mebibytes: int) -> Iterator[Path]:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         need.lack(f"needs to mount a small tmpfs: {made.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def fill(folder: Path) -> Path:
