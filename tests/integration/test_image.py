@@ -162,7 +162,7 @@ def test_defaults_signals_and_tools(start: Callable[..., Container]) -> None:
     container.wait_for_log(READY)
     log = container.log()
     assert 'CLUSTER_ID not set. Setting it to default value: "5L6g3nShT-eMCtK--X86sw"' in log
-    assert "listener CONTROLLER://localhost:9093 is not served: this broker is its only controller" in log
+    assert "listener CONTROLLER://localhost:9093 is not served: this broker is the only controller" in log
     assert log.count("Transitioning from RECOVERY to RUNNING") == log.count("Kafka Server started") == 1
     check = words("HEALTHCHECK.*CMD")
     assert "127.0.0.1:9092 serves" in container.exec(*check).stdout

@@ -124,7 +124,7 @@ class Broker:
                     hint = f"did you mean {meant}?"
                 logger.warning("unknown setting %s is ignored%s", name, "" if hint is None else f"; {hint}")
             for listener in controller_listeners(self.config):
-                logger.warning("listener %s is not served: this broker is its only controller", listener)
+                logger.warning("listener %s is not served: this broker is the only controller", listener)
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
             needed, limit = descriptors_needed(self.config), open_files_limit()
             if limit is not None and limit < needed:

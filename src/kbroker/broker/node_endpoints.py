@@ -1,4 +1,4 @@
-"""Addresses of the nodes in responses to requests about other leaders, for clients without them (KIP-951)."""
+"""Addresses of the nodes in responses about partitions that another node leads (KIP-951)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kbroker.requests.context import Endpoint
 
 
 class NodeMetadata(NodeLife):
-    """The part of a node in the metadata of its cluster, which remain when the node stops."""
+    """The part of a node in the metadata of its cluster, which remains when the node stops."""
 
     def __init__(self, config: BrokerConfig, controller: Controller, logs: LogManager) -> None:
         self.controller = controller

@@ -26,7 +26,7 @@ cdef struct Judgement:          # result of recording a value into a counter
 cdef double NO_LIMIT            # Kafka's Long.MAX_VALUE
 
 cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
-    """Return (int) of Java: the lower 32 bits."""
+    """Return the value after Java's cast to int: the lower 32 bits."""
     return <int32_t><uint64_t>throttle_ms
 
 # Make the config of a type's limited metric, its bound still NO_LIMIT, and the maximum throttle time (NO_CAP: none).

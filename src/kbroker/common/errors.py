@@ -166,7 +166,7 @@ class Errors(enum.IntEnum):
 
 
 class UserError(Exception):
-    """A failure that its user can remove; the message is one line, which a command prints without a traceback."""
+    """A failure that the user can remedy; the message is one line, which a command prints without a traceback."""
 
 
 class KafkaError(Exception):
@@ -184,7 +184,7 @@ class KafkaError(Exception):
 
 
 class ignoring:
-    """Context that failures with one of these codes end quietly."""
+    """Context manager that suppresses a KafkaError with one of these codes."""
 
     def __init__(self, *errors: Errors) -> None:
         self._errors = errors

@@ -1,4 +1,4 @@
-"""Lock of a thread that takes it many times in a row, without holding up those that wait for it."""
+"""Lock for a thread that takes it many times in a row while others wait for it."""
 
 import threading
 

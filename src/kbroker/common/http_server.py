@@ -254,7 +254,7 @@ class _Lines:
         self.last = b""
 
     def readline(self, limit: int) -> bytes:
-        """Read a line of at most ``limit`` bytes. Raises: HTTPException, answered by 431, beyond the limit."""
+        """Read at most ``limit`` bytes of a line. Raises: HTTPException (status 431) beyond MAX_HEADER_BYTES."""
         self.last = self._stream.readline(limit)
         self._left_bytes -= len(self.last)
         if self._left_bytes < 0:

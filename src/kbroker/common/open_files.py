@@ -6,7 +6,7 @@ from kbroker.common.loggers import get_logger
 
 logger = get_logger(__name__)
 
-#: setrlimit fails above the system's own maximum.
+#: Highest limit that is requested: setrlimit fails above the system's own maximum.
 MOST = 1 << 20
 
 

@@ -50,7 +50,7 @@ def beginning(text: str, columns: int) -> str:
 
 
 def printable_json(document: str) -> str:
-    """Return an equivalent JSON document whose strings contain no such characters."""
+    """Return an equivalent JSON document whose strings contain no control or direction-changing characters."""
     if document.isascii() and "\x7f" not in document:
         return document  # JSON itself escapes the other control characters
     return "".join(character if character in "\n\r\t" else _json_character(character) for character in document)

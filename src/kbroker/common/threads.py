@@ -1,4 +1,4 @@
-"""Threads: their begin, with a name for the system's tools, and their end."""
+"""Threads: their start, with a name for the system's tools, and their end."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class _State(enum.Enum):
 
 
 class SaslListener:
-    """Shared state of the connections of a SASL listener (``network.authentication.Authentication``).
+    """Shared state of the connections of a SASL listener (``network.transport.authentication.Authentication``).
 
     Args:
         mechanisms: factories of exchanges by the name of the mechanism, in the order shown to clients.

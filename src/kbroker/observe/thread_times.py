@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker._core.clock import SystemClock
 
 MOST_THREADS = 500
-BASELINE_MS = 500  # age of the snapshot with which a new one is compared, or the age of the oldest one
+BASELINE_MS = 500  # minimum age of the snapshot with which a new one is compared; without one, the oldest
 KEPT_LOOKS = 32
 
 

@@ -250,7 +250,7 @@ class BrokerConfig:
 
     @property
     def names_beyond_the_table(self) -> list[str]:
-        """Names without a row that are set at start or at run time: keys of listeners, and unknown names."""
+        """Names that are set but lack a row in BROKER_TABLE: rates, keys of listeners, and unknown names."""
         names = {*self._static, *self._of_listeners, *self.unknown, *self._texts_broker, *self._texts_default}
         return sorted(name for name in names if name not in BROKER_TABLE)
 

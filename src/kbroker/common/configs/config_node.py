@@ -1,7 +1,7 @@
 """Configuration of a node of any Kafka cluster, for the storage tool: a broker, a controller, or both.
 
-The checks are Kafka's of the roles and the quorum, in Kafka's words; a file without ``process.roles`` is one of
-``kbroker serve`` and checked as that.
+The roles and the quorum are checked as in Kafka, with its messages; a file without ``process.roles`` is checked as one
+of ``kbroker serve``.
 Source: ``KafkaConfig.validateValues``, ``KRaftConfigs``.
 """
 

@@ -1,6 +1,6 @@
 """Configuration keys of groups and of client metrics subscriptions, stored and described as in Kafka.
 
-The keys of all kinds of groups and of client metrics subscriptions have an effect.
+All of them have an effect.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ def trim(text: str) -> str:
 
 
 def parse_long(text: str) -> int | None:
-    """Return the whole number that ``Long.parseLong`` reads, of any size; None for other text.
+    """Return a whole number in the form that ``Long.parseLong`` reads, or None for other text and above 19 digits.
 
-    Digits of any script are accepted; blanks, underscores and letters are not.
+    Digits of any script are accepted; blanks, underscores and letters are not. The caller checks the range.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits or not all(letter.isdecimal() and letter <= "\uffff" for letter in digits):

@@ -183,7 +183,7 @@ class _Parser:
             raise self._error(f"a repeat of more than {MAX_REPEAT}")
         least, most = int(low), int(high) if high else -1 if comma else int(low)
         if max(least, most) > MAX_REPEAT or (most >= 0 and most < least):
-            raise self._error(f"a repeat that cannot be, or of more than {MAX_REPEAT}")
+            raise self._error(f"an impossible repeat, or one of more than {MAX_REPEAT}")
         self._at = close + 1
         return least, most
 
@@ -301,9 +301,9 @@ class _Parser:
     def _name(self) -> None:
         name = self._until(">")
         if not name or not all(one == "_" or (one.isascii() and one.isalnum()) for one in name):
-            raise self._error("a group's name")
+            raise self._error("an invalid name of a group")
         if name in self._names:
-            raise self._error(f"the name {name} of another group")
+            raise self._error(f"the name {name} is that of another group")
         self._names.add(name)
 
     def _read_flags(self) -> bool:
@@ -410,10 +410,10 @@ class _Parser:
             if len(digits) < 2:
                 digits = ""
         if not digits or any(one not in _HEX for one in digits):
-            raise self._error("a character by its number")
+            raise self._error("an invalid number of a character")
         number = int(digits.lstrip("0")[:7] or "0", 16)  # the first seven digits suffice, even of a hundred
         if number > 0x10FFFF:
-            raise self._error("a character by its number")
+            raise self._error("an invalid number of a character")
         return chr(number)
 
     # ------------------------------------------------------------ classes
@@ -455,7 +455,7 @@ class _Parser:
             self._at += 1
             high = self._class_char()
             if low > high:
-                raise self._error("a range that cannot be")
+                raise self._error("an impossible range")
         return folded([(low, high)]) if fold else [(low, high)]
 
     def _class_char(self) -> str:

@@ -1,7 +1,7 @@
 """Access control lists in Kafka's terms: rules, filters of rules, and decisions.
 
 ``decide`` is the plain form of the authorizer's decision, for one question and its reasons; brokers decide about
-requests in ``server.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
+requests in ``security.authorizer``. Source: ``StandardAuthorizerData``, ``ResourcePatternFilter``.
 """
 
 import socket

@@ -542,7 +542,7 @@ cdef class AclRules:
         atomic_store(&self.table.notes_allowed, value)
 
     def prefix_lengths(self, int kind):
-        """Distinct lengths in bytes of the prefixes in rules about a resource type."""
+        """Return the distinct lengths in bytes of the prefixes in rules about a resource type."""
         cdef int32_t *lengths
         cdef int32_t i, count
         with nogil:

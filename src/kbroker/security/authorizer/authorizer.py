@@ -56,7 +56,8 @@ class Authorizer:
 
     Args: ``controller`` changes the rules; ``super_users``: principals that may do everything; ``allows_without_rule``:
     allow.everyone.if.no.acl.found.
-    Threads: any. Locks: the controller's during a change, then its own; decisions take only the lock of ``rules``.
+    Threads: any. Locks: the controller's during a change, then its own; ``permitted`` and ``explain`` take only that
+    of ``rules``.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Authorizer:
     def __len__(self) -> int:
         return len(self._acls)
 
-    # ----------------------------------------------------- ---- decisions
+    # ---------------------------------------------------------- decisions
 
     def permitted(self, kind: ResourceType, name: str, principal: str, host: str) -> int:
         """Return the operations that a client may do with a resource: a bit for each."""

@@ -155,4 +155,4 @@ def test_what_is_not_served_is_named_once(caplog: pytest.LogCaptureFixture) -> N
     values = {name: value for name, value in {**parse_properties(STOCK), **changes}.items() if value}
     with Broker(values) as broker:
         assert broker.bootstrap_servers.startswith("127.0.0.1:")
-    assert caplog.messages[0] == "listener CONTROLLER://127.0.0.1:0 is not served: this broker is its only controller"
+    assert caplog.messages[0] == "listener CONTROLLER://127.0.0.1:0 is not served: this broker is the only controller"
