@@ -45,7 +45,8 @@ def shown(data: bytes | None, limit_bytes: int = LIST_BYTES, size_bytes: int | N
         is_whole = len(indented) <= limit_bytes and size <= limit_bytes
         note = "" if is_whole else f"the beginning of {rounded_bytes(size)}"
         return Shown("JSON", safe_text(indented[:limit_bytes]), size, note)
-    text = _text(data[: limit_bytes + NEEDED_BEHIND])
+    beginning = data[: limit_bytes + NEEDED_BEHIND]
+    text = _text(beginning, is_cut=len(beginning) < size)
     if text is not None:
         return Shown("text", safe_text(text[:limit_bytes]), size, _note(min(size, limit_bytes), size))
     part = DUMP_BYTES if limit_bytes == LIST_BYTES else limit_bytes // 4
@@ -83,20 +84,21 @@ def _visible(character: str) -> str:
     return character if character in _PLAIN_CONTROLS else printable_character(character)
 
 
-def _text(data: bytes) -> str | None:
-    """Decode UTF-8 without control characters, leaving out a truncated last character; None for anything else."""
-    text = _decoded(data)
+def _text(data: bytes, is_cut: bool) -> str | None:
+    """Decode UTF-8 without control characters; None for anything else."""
+    text = _decoded(data, is_cut)
     if text is None:
         return None
     has_controls = any(ord(c) < 32 and c not in "\n\t\r" for c in text) or "\x7f" in text
     return None if has_controls else text.replace("\r\n", "\n")
 
 
-def _decoded(data: bytes) -> str | None:
+def _decoded(data: bytes, is_cut: bool) -> str | None:
+    """Decode UTF-8, without the last character if a cut may have divided it; None for anything else."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(data) - 3 or not error.start:
+        if not is_cut or error.start < len(data) - 3 or not error.start:
             return None
         return data[: error.start].decode()
 
@@ -109,8 +111,9 @@ def _indented(data: bytes, limit: int) -> str | None:
     part = data[:limit]
     if part.lstrip()[:1] not in (b"{", b"["):
         return None
-    text = _decoded(part)
-    if text is None or not _is_json(text.rstrip(), len(data) > limit):
+    is_cut = len(data) > limit
+    text = _decoded(part, is_cut)
+    if text is None or not _is_json(text.rstrip(), is_cut):
         return None
     out: list[str] = []
     depth, length, before = 0, 0, ""

@@ -44,6 +44,14 @@ def test_text_in_utf_8() -> None:
     assert shown(b"\xff\xfe").kind == "binary"
 
 
+@pytest.mark.parametrize("data", [b"ab\xff", b"ab\xc3", b'{"a":1}\xff'])
+def test_bytes_after_a_text_are_not_left_out(data: bytes) -> None:
+    """Only a text that is longer than the limit may end within a character."""
+    assert shown(data).kind == "binary"
+    assert shown(data[:3], 3, 3).kind in ("binary", "text")
+    assert shown("abcé".encode(), 4).text == "abcé"
+
+
 def test_text_that_turns_what_is_around_it_is_visible() -> None:
     assert shown("abc\u202edcb".encode()).text == "abc\\u202edcb"
     assert safe_text("a\nb\u2066") == "a\nb\\u2066"
