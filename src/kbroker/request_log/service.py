@@ -92,7 +92,7 @@ class RequestLog:
         settings = self.settings
         logs = self._logs() if settings.topic else ()
         if holds_other_records(logs):
-            reason = "the topic is there already and holds other records"
+            reason = "the topic exists and has other records"
             raise ConfigError(
                 "kbroker.request.log.topic", settings.topic, reason, "a topic with nothing else in it, or a new one"
             )
@@ -112,7 +112,7 @@ class RequestLog:
                 self._core.note_refusal(refusal, repeated)
 
     def flush(self) -> None:
-        """Write all records at once, including idle polls of the current second."""
+        """Write all queued records now, including idle polls of the current second."""
         if self._writer is not None:
             self._writer.flush(unfold=True)
 

@@ -11,9 +11,11 @@ LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # fits one record of the most hostile nam
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:
-    """Return whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
+    """Return whether the last record of any partition is not one of a request log, in JSON or Arrow.
 
-    Empty partitions have no other records: an operator may create the topic before the first start. Threads: any.
+    Args: ``logs``: the PartitionLog of each partition, or None. Empty partitions are accepted: an operator may create
+    the topic before the first start.
+    Threads: any.
     """
     return any(log is not None and _ends_with_another(log) for log in logs)
 

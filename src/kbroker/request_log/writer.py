@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.errors import KafkaError
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.request_log._drain import RecordDrain, RecordFormat
@@ -15,14 +17,14 @@ from kbroker.request_log._log_core import RequestLogCore
 logger = get_logger(__name__)
 
 WRITE_INTERVAL_MS = 100
-TELL_INTERVAL_MS = 60_000
+REPORT_INTERVAL_MS = 60_000
 
 #: The logs of the topic's partitions by number; empty without a topic.
 Logs = Callable[[], Sequence[Any]]
 
 
 class Format(Protocol):
-    """Collector of the bytes to write; ``budget_bytes``: maximum at once."""
+    """Collector of the bytes to write; ``budget_bytes``: number of bytes after which they are written."""
 
     @property
     def line_count(self) -> int: ...
@@ -57,6 +59,7 @@ class RequestLogWriter:
         self._files = files
         self._logs = logs
         self._drain = RecordDrain(core)
+        self._failures = RepeatedFailures(clock)
         self._lock = threading.Lock()  # held for draining and writing, never during an fsync
         self._stopping = False
         self._unwritten = 0
@@ -89,8 +92,8 @@ class RequestLogWriter:
     def _try_flush(self, unfold: bool) -> None:
         try:
             self.flush(unfold)
-        except Exception:  # no topic, a bug, or out of memory: records are kept or dropped, and the caller continues
-            logger.exception("the request log cannot be written")
+        except Exception as error:  # no topic, a bug, or out of memory: records are kept or dropped
+            self._failures.log(type(error).__name__, logger.exception, "the request log cannot be written")
 
     def close(self) -> None:
         """Write the queued records, and close the files. Never raises."""
@@ -116,11 +119,18 @@ class RequestLogWriter:
                 self.written_bytes += len(lines)
                 missed = 0
         if self._logs is not None:
-            size_bytes, unwritten, why = self._form.append_to(self._logs())
+            failure = ""
+            try:
+                logs = self._logs()
+            except KafkaError as error:
+                if self._files is None:
+                    raise  # the records wait for the topic
+                logs, failure = (), str(error)
+            size_bytes, unwritten, why = self._form.append_to(logs)
             self.written_bytes += size_bytes
             missed = max(missed, unwritten)
             if why is not None:
-                self._why = why
+                self._why = failure or why
         self._unwritten += missed
 
     def _notify(self, now: bool = False) -> None:
@@ -129,7 +139,7 @@ class RequestLogWriter:
         now_ms = self._clock.now_ms()
         if dropped == self._reported_dropped:
             return
-        if not now and self._reported_ms is not None and now_ms - self._reported_ms < TELL_INTERVAL_MS:
+        if not now and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_INTERVAL_MS:
             return
         why = self._why or "the buffer was full (kbroker.request.log.buffer.bytes)"
         logger.warning("the request log has dropped %d records: %s", dropped - self._reported_dropped, why)

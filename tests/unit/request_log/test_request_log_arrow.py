@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.network.connections.refusal import Refusal
@@ -20,6 +22,7 @@ from kbroker.request_log.arrow_form import ArrowForm
 from kbroker.request_log.service import RequestLog
 from kbroker.request_log.settings import request_log_settings
 from kbroker.request_log.writer import RequestLogWriter
+from tests.support.errors import raising
 from tests.support.log_files import memory_log
 from tests.support.request_log import NAMES, Bench, as_columns, as_row
 
@@ -108,6 +111,26 @@ def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path) -> 
     (file,) = tmp_path.iterdir()
     assert sorted(tables(file.read_bytes())["correlation_id"].to_pylist()) == list(range(3000))
     assert (writer.written, writer.dropped) == (3000, 0)
+
+
+def test_files_are_written_while_the_topic_cannot_be_created(tmp_path: Path) -> None:
+    """The records are in the files, are counted as missing in the topic, and do not wait in memory."""
+    bench = Bench()
+    log = memory_log("log", 0, bench.clock)
+    form = ArrowForm(7, NAMES, partitions=1, compression="none", wants_lines=True)
+    files = RollingFiles(
+        str(tmp_path), ".arrows", bench.clock, file_bytes=1 << 30, file_count=3, begin=form.begin, end=ARROW_END
+    )
+    fail = raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full"))
+    logs: list[Callable[[], Any]] = [fail, fail, lambda: [log], lambda: [log]]
+    writer = RequestLogWriter(bench.core, form.columns, form, bench.clock, files, lambda: logs.pop(0)())
+    for number in range(3):
+        bench.connect().record(correlation_id=number)
+        writer.flush()
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    assert tables(file.read_bytes())["correlation_id"].to_pylist() == [0, 1, 2]
+    assert (writer.dropped, log.log_end_offset) == (2, 1)
 
 
 def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

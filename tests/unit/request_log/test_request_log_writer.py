@@ -115,6 +115,15 @@ def test_a_close_while_the_topic_cannot_be_created(
     assert "the disk is full" in caplog.text
 
 
+def test_a_topic_that_cannot_be_created_is_one_line_a_minute(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The writer tries it again every 100 ms."""
+    writer = make_writer(bench, None, raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")), 1)
+    writer.stop()
+    writer.run()
+    writer.close()
+    assert caplog.text.count("the request log cannot be written") == 1
+
+
 def test_many_records_make_batches_of_a_bounded_size() -> None:
     """Two thousand records of a kilobyte are written in several batches, in order, with their timestamps."""
     bench = Bench(buffer_bytes=1 << 23)
