@@ -33,9 +33,14 @@ class _Number(float):
 
 
 class _Output(bytearray):
-    """The bytes so far. ``steps_left``: a union within unions multiplies the attempts to write its values."""
+    """The bytes so far.
+
+    ``steps_left``: a union within unions multiplies the attempts to write its values. ``is_default``: whether the value
+    is the default of a schema, which has the form of its Avro type, not that of its logical type.
+    """
 
     steps_left = 0
+    is_default = False
 
 
 class AvroWriter:
@@ -71,7 +76,7 @@ class AvroWriter:
         return bytes(out)
 
     def _collect(self, schema: Any, namespace: str) -> None:
-        """Remember the named types of a schema."""
+        """Collect the named types of a schema."""
         if isinstance(schema, list):
             for one in schema:
                 self._collect(one, namespace)
@@ -96,7 +101,7 @@ class AvroWriter:
         if isinstance(kind, dict | list):
             self._write(kind, namespace, value, out, where)
         elif kind in _PRIMITIVE:
-            logical = schema.get("logicalType") if isinstance(schema, dict) else None
+            logical = schema.get("logicalType") if isinstance(schema, dict) and not out.is_default else None
             try:
                 _PRIMITIVE[kind](_of_logical(schema, kind, logical, value), out)
             except (ValueError, ArithmeticError, struct.error):
@@ -132,7 +137,7 @@ class AvroWriter:
             _long(schema["symbols"].index(value), out)
         elif kind == "fixed":
             try:
-                data = _of_logical(schema, kind, schema.get("logicalType"), value)
+                data = value if out.is_default else _of_logical(schema, kind, schema.get("logicalType"), value)
             except (ValueError, ArithmeticError):
                 raise UnencodableError(f"{where}: expected decimal, got {_short(value)}") from None
             fits = isinstance(data, str) and len(data) == schema["size"] and all(c <= "\xff" for c in data)
@@ -146,8 +151,17 @@ class AvroWriter:
             for name, field in fields.items():
                 if name not in value and "default" not in field:
                     raise UnencodableError(f"{where}: the member {name} is missing")
-                member = value[name] if name in value else field["default"]
-                self._write(field["type"], namespace, member, out, f"{where}.{name}")
+                if name in value:
+                    self._write(field["type"], namespace, value[name], out, f"{where}.{name}")
+                else:
+                    self._write_default(field, namespace, out, f"{where}.{name}")
+
+    def _write_default(self, field: Any, namespace: str, out: _Output, where: str) -> None:
+        before, out.is_default = out.is_default, True
+        try:
+            self._write(field["type"], namespace, field["default"], out, where)
+        finally:
+            out.is_default = before
 
     def _write_union(self, branches: list[Any], namespace: str, value: Any, out: _Output, where: str) -> None:
         """Write the first branch that fits the value."""

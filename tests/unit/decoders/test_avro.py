@@ -178,6 +178,14 @@ def test_defaults_and_references_of_what_is_written() -> None:
     assert AvroWriter(json.dumps(line), (json.dumps(point),)).encode('{"a": {}}') == b"\x06"
 
 
+def test_the_default_of_a_decimal_is_bytes() -> None:
+    """A schema has the default in the form of the Avro type; a value is a number."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0}
+    field = {"name": "price", "type": price, "default": "1"}
+    writer = AvroWriter(json.dumps({"type": "record", "name": "R", "fields": [field]}))
+    assert (writer.encode("{}"), writer.encode('{"price": 1}')) == (b"\x02\x31", b"\x02\x01")
+
+
 @pytest.mark.parametrize(("kind", "value"), [("string", "plain"), ("int", -7), ("bytes", b"x"), ("null", None)])
 def test_a_schema_that_is_one_type(kind: str, value: Any) -> None:
     shown = value.decode() if isinstance(value, bytes) else value
