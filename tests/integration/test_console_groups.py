@@ -269,6 +269,7 @@ def test_lags_of_ten_minutes() -> None:
 def test_a_chart_has_its_times_and_gaps() -> None:
     points = [Point(0, 0), Point(300_000, 50), Point(400_000, None), Point(600_000, 100)]
     assert chart_of(points) == Chart(["0.0,98.0 50.0,50.0", "100.0,2.0"], 100, 10)
+    assert chart_of([Point(-KEPT_MS - 1, 5000), *points]) == chart_of(points)
     assert chart_of(points[:1]) is None
     assert chart_of([Point(0, None), Point(1, None)]) is None
     flat = chart_of([Point(0, 0), Point(1000, 0)])

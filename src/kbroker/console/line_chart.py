@@ -18,7 +18,8 @@ class Chart(NamedTuple):
 
 def chart_of(points: Iterable[tuple[int, float | None]]) -> Chart | None:
     """Return the chart of times in ms and values; None before the second point, and without any value."""
-    found = list(points)
+    given = list(points)
+    found = [one for one in given if one[0] >= given[-1][0] - KEPT_MS]
     known = [value for _, value in found if value is not None]
     if len(found) < 2 or not known:
         return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timezone
 from typing import NamedTuple
 
+from kbroker.client.offset_reset import datetime_ms
 from kbroker.common.http_messages import QueryError, parameters
 
 MAX_TEXT = 40_000  # characters of a value: client ids may have 32,767
@@ -87,7 +87,6 @@ class Query(NamedTuple):
         if not text:
             return None
         try:
-            moment = datetime.fromisoformat(text.removesuffix("Z"))
+            return datetime_ms(text)
         except ValueError:
             raise PageError(400, f"{name} is {text[:40]!r}; expected a time such as 2026-01-31T12:30:05.") from None
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000)

@@ -69,6 +69,7 @@ def test_times_are_utc() -> None:
     assert Query.parse("time=2026-01-31T12:30:05").time_ms("time") == 1_769_862_605_000
     assert Query.parse("time=2026-01-31T12:30:05%2B01:00").time_ms("time") == 1_769_859_005_000
     assert Query.parse("time=2026-01-31T12:30").time_ms("time") == 1_769_862_600_000
+    assert Query.parse("time=1969-12-31T23:59:59.999Z").time_ms("time") == 0  # -1 is the end of a partition
     assert Query.parse("time=").time_ms("time") is None
     assert Query.parse("offset=1,234").integer("offset", 0, 0, 2000) == 1234
 
