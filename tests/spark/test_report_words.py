@@ -49,8 +49,8 @@ def test_the_first_paragraph() -> None:
     )
     assert lead(throttles(ANN, FETCH)) == (
         "149 requests and connections were delayed by quotas, 1 min 40 s in all. 2 clients or addresses were "
-        "concerned. Most of the delay, 90.0 %, was of user ann, client id app, by its Produce quota of 1.0 MiB/s on "
-        "what it produced. By quota: Produce 90.0 %, Fetch 10.0 %."
+        "affected. Most of the delay, 90.0 %, was that of user ann, client id app, by its Produce quota of 1.0 MiB/s "
+        "on what it produced. By quota: Produce 90.0 %, Fetch 10.0 %."
     )
     assert "The largest part of the delay, 40.0 %" in lead(throttles(ANN._replace(share=0.4), FETCH))
     refused = ANN._replace(quota_type="ControllerMutation", verdicts=1, refused=1, delay_ms=0, longest_ms=0, limit=5.0)
@@ -67,7 +67,7 @@ def test_the_first_paragraph() -> None:
     ("row", "said"),
     [
         (ANN, "let it produce less, or raise its producer_byte_rate."),
-        (FETCH, "Client id bob: 1 time over its Fetch quota, 10.0 s at the longest; let it fetch less"),
+        (FETCH, "Client id bob: 1 time over its Fetch quota, 10.0 s at most; let it fetch less"),
         (
             ANN._replace(quota_type="Request"),
             "let it send fewer requests (larger linger.ms, fetch.min.bytes), or raise",
@@ -225,7 +225,7 @@ def test_the_badge_is_beside_the_quota_and_explained() -> None:
     why = "takes 100 times as much as half of the others do: find the reason before you grant it"
     assert text.count('<span class="badge" title=') == 1
     assert f"producer_byte_rate of client-id c0: it {why}." in text
-    assert f"at the longest; it {why}." in text  # in the first paragraph too, instead of advice to raise it
+    assert f" s at most; it {why}." in text  # in the first paragraph too, instead of advice to raise it
 
 
 def test_a_silent_client_is_in_no_plot() -> None:

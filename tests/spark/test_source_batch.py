@@ -111,7 +111,7 @@ def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
         ("127.0.0.1:1: connection refused", {"subscribe": "t", "kafka__bootstrap__servers": "127.0.0.1:1"}),
         ("lacks t-0 and names t-7, not read", {"subscribe": "t", "startingOffsets": '{"t":{"7":0}}'}),
         ("it cannot be read from 11 on", {"subscribe": "t", "startingOffsets": '{"t":{"0":11}}'}),
-        ("it cannot be read until 11", {"subscribe": "t", "endingOffsets": '{"t":{"0":11}}'}),
+        ("it cannot be read up to 11", {"subscribe": "t", "endingOffsets": '{"t":{"0":11}}'}),
     ):
         shown = refusal(lambda options=options: read(**options).count())  # type: ignore[misc]
         assert expected in shown

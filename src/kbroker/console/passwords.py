@@ -50,7 +50,7 @@ class Passwords:
     def sign_in(self, user: str, password: str) -> SignedIn | None:
         """Return the user if the password is that of one of its credentials, else None.
 
-        An unknown user takes the time of a user in use, always the same one.
+        For an unknown name the check takes as long as for an existing user, always the same one.
         """
         if len(user) > MAX_NAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
             return None
@@ -64,7 +64,7 @@ class Passwords:
         return SignedIn(f"User:{user}", lambda: self._find(mechanism.name, user) == credential)
 
     def _imitated(self, user: str) -> list[tuple[scram.Mechanism, scram.Credential]]:
-        """Return credentials without a password, with the mechanisms and iterations of a user in use."""
+        """Return credentials without a password, with the mechanisms and iterations of an existing user."""
         used = {
             tuple((index, of_user[one.name]) for index, one in enumerate(self._mechanisms) if one.name in of_user)
             for of_user in self._users().values()

@@ -62,7 +62,7 @@ class _Input:
             raise UndecodableError(f"values are nested deeper than {MAX_DEPTH} levels")
 
     def count(self) -> None:
-        """Count an element. Raises: UndecodableError if there are more than bytes."""
+        """Count an element. Raises: UndecodableError for more elements than bytes."""
         self.values_left -= 1
         if self.values_left < 0:
             raise UndecodableError("more elements than bytes")

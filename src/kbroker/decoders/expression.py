@@ -2,8 +2,8 @@
 
 JMESPath (the language of the AWS command line; the package is pure Python) was chosen because it has no loops,
 recursion, regular expressions or definitions: work grows with the expression and the record only. A program for jq can
-run forever inside one C call, and filters of JSONPath run Python's regular expressions. Lists built
-from copies of themselves, and the like, are refused by ``_check``; all else is limited by MAX_STEPS.
+run forever inside one C call, and filters of JSONPath run Python's regular expressions. ``_check`` refuses expressions
+that build new lists or objects, whose size could double with each step; MAX_STEPS limits all others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_STRING = 1 << 20  # characters of a string that a function makes
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
 
-#: Nodes whose children all see the same object; of the others, the first child does.
+#: Nodes whose children are all evaluated on the same object; of other nodes, only the first child is.
 _OF_THE_SAME = ("comparator", "or_expression", "and_expression", "not_expression", "function_expression")
 
 
@@ -90,7 +90,7 @@ class Expression:
         if sees_record and kind == "field" and node["value"] not in NAMES:
             raise ExpressionError(f"expected one of {', '.join(NAMES)}, got {node['value']!r}")
         for number, child in enumerate(children):
-            if isinstance(child, dict):  # numbers in slices
+            if isinstance(child, dict):  # not a number of a slice
                 self._check(child, sees_record and (kind in _OF_THE_SAME or (number == 0 and kind != "expref")))
 
     def _check_call(self, name: str, given: int) -> None:

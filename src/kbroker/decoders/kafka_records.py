@@ -37,7 +37,7 @@ def record(topic: str, offset: int, key: bytes | None, value: bytes | None) -> t
     if topic == METADATA_TOPIC:
         return (None if key is None else Decoded("hex", key.hex())), (None if value is None else _metadata(value))
     if topic not in COORDINATOR_TOPICS:
-        raise UndecodableError(f"expected a topic of Kafka's own ({', '.join(sorted(TOPICS))}), got {topic!r}")
+        raise UndecodableError(f"expected an internal topic of Kafka ({', '.join(sorted(TOPICS))}), got {topic!r}")
     found = _decoder(COORDINATOR_TOPICS[topic])(offset, key, value)
     if isinstance(found["key"], str):
         raise UndecodableError(found["key"])

@@ -32,7 +32,7 @@ def no_constant(name: str) -> Any:
 
 
 def text(data: bytes) -> Decoded:
-    """Return UTF-8. Raises: UndecodableError."""
+    """Return bytes in UTF-8 as text. Raises: UndecodableError."""
     try:
         return Decoded("text", data.decode())
     except UnicodeDecodeError as error:

@@ -35,7 +35,7 @@ _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.a
 
 
 class UnfinishedError(UndecodableError):
-    """Absence of a result of protoc, which may have one later."""
+    """Failure to start or to end protoc in time; a later attempt may succeed."""
 
 
 class ProtobufSchema:
@@ -82,7 +82,7 @@ class ProtobufSchema:
     def decode(self, data: bytes, *, indexes: Sequence[int] = (0,), name: str | None = None) -> Decoded:
         """Return a message as JSON, in the form of Protobuf, with the names of the .proto file.
 
-        Of more than MAX_FIELDS fields, the JSON has only those that the bytes have.
+        If there are more than MAX_FIELDS fields, the JSON has only those that the bytes contain.
         Args: ``indexes``: position of the message's type in the file, then in its parents; ``name``: its name instead.
         Raises: UndecodableError.
         """

@@ -13,8 +13,8 @@ cdef extern from *:
     #include <cstdio>
     #include <cstdlib>
     #include <cstring>
-    /* The shortest text that reads back as the same number, or one of 17 digits where the library has no such thing.
-       Returns its length; `to` has room for 32. */
+    /* Writes the shortest text that reads back as the same number, or 17 digits where the library lacks std::to_chars.
+       Returns the length; `to` has a capacity of 32 bytes. */
     static inline int kb_double_text(double value, char *to) noexcept {
     #if defined(__cpp_lib_to_chars) && __cpp_lib_to_chars >= 201611L
         return (int)(std::to_chars(to, to + 32, value).ptr - to);
@@ -24,7 +24,7 @@ cdef extern from *:
         return n;
     #endif
     }
-    /* In every module that writes lines: fifty calls across modules a record cost as much as all the rest. */
+    /* Inline in each module that writes lines: fifty calls of another module for each record would double its cost. */
     static inline char *kb_put_raw(char *to, const char *data, int64_t size) noexcept {
         if (size > 0) memcpy(to, data, (size_t)size);
         return to + size;
@@ -38,7 +38,7 @@ cdef extern from *:
         return to + 2;
     }
     /* 0 to 999 as three digits; in the fourth byte the number of leading zeros. A record has two dozen numbers:
-       a division for each digit was a good part of the cost of a line. */
+       a division for each digit would be a large part of the cost of a line. */
     struct kb_triples {
         char at[4 * 1000];
         constexpr kb_triples() : at() {

@@ -43,8 +43,8 @@ cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
 cdef char *put_double(char *to, double value) noexcept nogil:
     """Write a number as JSON (null for NaN and infinities): 34 bytes.
 
-    Percents of a thread's time are mostly whole nanoseconds: their few digits are found without a search for the
-    shortest text, and are the same.
+    Most percentages of a thread's time are whole nanoseconds: they have few digits, which are found without a search
+    for the shortest text and are equal to its result.
     """
     cdef int64_t n
     if value != value or value - value != 0:

@@ -38,7 +38,7 @@ cdef struct ThreadRecorder:     # of one network thread
     uint64_t random
     char protocol[PROTOCOL_BYTES]
 
-cdef struct MetricSources:           # attached to a channel; its network thread's
+cdef struct MetricSources:      # attached to a channel; only its network thread uses it
     Facts *facts                # one count
     int64_t spare               # further counts of facts, each passed to a record
     int64_t software            # ClientSoftware.number in the facts; 0: unknown

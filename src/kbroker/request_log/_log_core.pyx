@@ -464,7 +464,7 @@ cdef class RequestLogCore:
             log_refusal(log, facts, reason, api_key, api_version, repeated)
 
     def wait(self, int64_t timeout_ms) -> None:
-        """Sleep until the timeout has passed on the clock, a ring is a quarter full, or ``wake``."""
+        """Wait until the timeout has passed on the clock, a ring is a quarter full, or ``wake`` is called."""
         cdef LogCore *log = self.log
         cdef int64_t deadline_ns
         with nogil:

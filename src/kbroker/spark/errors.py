@@ -26,7 +26,7 @@ def missing_package(name: str) -> PipelineError:
 #: Spark's message when the Python worker of a stream has not started within ten seconds, which no setting changes.
 #: It happens on a busy machine, before anything was read, so the query can be started again.
 NO_WORKER = "Python worker failed to connect back"
-#: Spark's message when an executor has ended that held a part of a batch of `watch`.
+#: Spark's message when an executor that had a part of a batch of `watch` has ended.
 LOST_PART = "Checkpoint block rdd_"
 
 

@@ -118,7 +118,7 @@ def _judge(found: Mapping[str, str], whose: str, way_out: str) -> None:
             raise PipelineError(f"{where} has no {module} ({found[f'no {module}']}): {way_out}")
     if found["kbroker"] != kbroker.__version__:
         raise PipelineError(
-            f"{where} has kbroker {found['kbroker']}, and this command is of {kbroker.__version__}: {way_out}"
+            f"{where} has kbroker {found['kbroker']}, and this command has {kbroker.__version__}: {way_out}"
         )
 
 

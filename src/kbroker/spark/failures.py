@@ -29,7 +29,7 @@ _UNREADABLE_BY_SPARK = (
     re.compile(r"Could not read footer for file: \S*?(?P<file>(?:file:|/)\S+\.parquet)"),
     re.compile(r"(?P<file>\S+\.parquet) is not a Parquet file"),
 )
-#: What `file_reader` has raised, in the trace of a Python worker.
+#: The error of `file_reader` in the trace of a Python worker.
 _UNREADABLE = re.compile(r"UnreadableFileError: cannot read (?P<file>.+?\.parquet): (?P<cause>[^\n]+)")
 
 MISSING, DAMAGED = "it is missing", "it is damaged, or no Parquet file"

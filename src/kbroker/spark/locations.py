@@ -38,7 +38,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     scheme = found[1].lower()
     rest = text[found.end() - 1 :]
     if scheme != _LOCAL:
-        raise PipelineError(f"{text} is in {scheme}, and only a mounted file system will do here: expected a path")
+        raise PipelineError(f"{text} is in {scheme}, and only a mounted file system is supported here: expected a path")
     if rest.startswith("//") and not rest.startswith("///"):
         host, slash, path = rest[2:].partition("/")
         if host.lower() != "localhost" or not slash:

@@ -49,7 +49,7 @@ def require_shared(
     Without a folder only `files` are compared. It does nothing if all processes run here. Executors that start
     later are not checked.
 
-    Args: `what`: must be shared, in the words of a message.
+    Args: `what`: the subject of the message: the data that must be shared.
     Raises: PipelineError that names the machine and the missing folder or file; OSError.
     """
     if not runs_elsewhere(spark):

@@ -192,7 +192,7 @@ def test_records_of_kafka() -> None:
     assert odd == Decoded("text", "abc", problem="Unknown record type 32767 at offset 0, skipping.")
     other = decoded(Decoders("kafka", "kafka"), key, value).key
     assert other is not None
-    assert other.problem.startswith("expected a topic of Kafka's own")
+    assert other.problem.startswith("expected an internal topic of Kafka")
 
 
 def test_records_of_the_metadata_log() -> None:

@@ -25,7 +25,7 @@ def test_this_python_will_do() -> None:
         ({"no kbroker": "ModuleNotFoundError: x"}, "has no kbroker (ModuleNotFoundError: x): do this"),
         ({"no pandas": "x"}, "has no pandas (x): do this"),
         ({"python": "3.4"}, f"is 3.4, and this command's is {_minor()}: do this"),
-        ({"kbroker": "0.0.1"}, f"has kbroker 0.0.1, and this command is of {kbroker.__version__}: do this"),
+        ({"kbroker": "0.0.1"}, f"has kbroker 0.0.1, and this command has {kbroker.__version__}: do this"),
     ],
 )
 def test_what_it_lacks_is_named(change: dict[str, str], said: str) -> None:

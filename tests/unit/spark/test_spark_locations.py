@@ -43,7 +43,7 @@ def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     scheme = given.partition(":")[0].lower()
     for refused in (local_path, lambda text: local_path(Path(text))):
-        with pytest.raises(PipelineError, match=f"is in {scheme}, and only a mounted file system will do here"):
+        with pytest.raises(PipelineError, match=f"is in {scheme}, and only a mounted file system is supported here"):
             refused(given)
     assert list(tmp_path.iterdir()) == []
 
@@ -127,7 +127,7 @@ def test_commands_refuse_it_before_spark_starts(
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["pipeline", *words])
     said = " ".join(done.output.split())
-    assert "only a mounted file system will do here" in said or "is in no file system that kbroker" in said
+    assert "only a mounted file system is supported here" in said or "is in no file system that kbroker" in said
     assert done.output.count("\n") == 1
     assert done.exit_code in (1, 2)
     assert list(tmp_path.iterdir()) == []

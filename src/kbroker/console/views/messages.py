@@ -30,7 +30,7 @@ HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 MAX_PARTITIONS = 100  # examined together; of a larger topic the page shows one
 DOWNLOADED = 5000  # records of a file
-REGISTRY_WAIT_S = 3.0  # of one page for the Schema Registry: it holds one of few turns
+REGISTRY_WAIT_S = 3.0  # for which a page waits for the Schema Registry; few pages are made at a time
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
 _AS_THEY_ARE = ("json", "text", "hex")  # formats that the page shows by itself, a dump for hexadecimal
 

@@ -86,7 +86,7 @@ def _records(site: Site, form: Query) -> list[_Record]:
     key = None if form.text("key_null") == "1" else encoded("key", form.text("key"))
     if form.text("value_null") == "1":
         return [_Record(key, None)]
-    text = form.text("value").replace("\r\n", "\n")  # a form sends its line ends so
+    text = form.text("value").replace("\r\n", "\n")  # browsers send line ends in this form
     if form.text("lines") != "1":
         return [_Record(key, encoded("value", text))]
     lines = [line for line in text.split("\n") if line]

@@ -198,17 +198,17 @@ def check_repeated(cluster: Cluster, options: WriteOptions, messages: Sequence[A
 
 
 def task_name(options: WriteOptions, task: int) -> str:
-    """Transactional id of a task, and the group of its note."""
+    """Return the transactional id of a task, which is also the group of its note."""
     return f"{options.transactional_id}-{task}"
 
 
 def place(options: WriteOptions) -> TopicPartition:
-    """The partition whose committed offset is the note."""
+    """Return the partition whose committed offset is the note."""
     return options.topic or SOME_TOPIC, 0
 
 
 def read_note(cluster: Cluster, options: WriteOptions, group_id: str) -> tuple[int, Note] | None:
-    """The last batch that a task has written, and its note; None without one, or with an offset of something else."""
+    """Return the last batch that a task has written, and its note; None if the group has no offset with a note."""
     committed = Groups(cluster).committed(group_id, [place(options)], require_stable=True).get(place(options))
     if committed is None:
         return None
@@ -221,7 +221,7 @@ def read_note(cluster: Cluster, options: WriteOptions, group_id: str) -> tuple[i
 
 
 def size_of(batch: RecordBatch) -> int:
-    """Bytes of keys and values."""
+    """Return the number of bytes of keys and values."""
     import pyarrow.compute as pc
 
     names = batch.schema.names

@@ -53,7 +53,7 @@ class Lookup:
     # ---- topics
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to be read, in order; topics are looked up if that was long ago. Raises: PipelineError."""
+        """Return the partitions to be read, in order; looks up topics again after some time. Raises: PipelineError."""
         now_s = self.cluster.clock()
         if self._topics_at_s is None or now_s - self._topics_at_s >= self._options.metadata_age_s:
             self._look_up()
@@ -67,7 +67,7 @@ class Lookup:
         return sorted(known & set(wanted.assigned))
 
     def topic_ids(self) -> dict[str, UUID]:
-        """Ids of the topics last looked up."""
+        """Return the ids of the topics last looked up."""
         return {name: topic.topic_id for name, topic in self._topics.items() if topic.topic_id is not None}
 
     def _look_up(self) -> None:
@@ -96,7 +96,7 @@ class Lookup:
         return found
 
     def missing(self) -> list[str]:
-        """Topics named by the options that did not exist when last looked up."""
+        """Return the topics named by the options that did not exist when last looked up."""
         return [name for name in _names(self._options.topics) if name not in self._topics]
 
     # ---- offsets
@@ -114,7 +114,7 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, time_ms))
 
     def ends(self, *, fresh: bool = False) -> Found:
-        """Ends of all partitions, at most as old as the options allow. Raises: PipelineError."""
+        """Return the ends of all partitions, at most as old as the options allow. Raises: PipelineError."""
         age_s = self.cluster.clock() - self._ends_at_s
         if self._ends is not None and not fresh and age_s < self._options.end_offsets_age_s:
             return self._ends

@@ -40,7 +40,7 @@ class RangeReader:
     ``throttled_s`` is the time for which quotas of the broker throttled it, logged at most once in THROTTLE_REPORT_S.
 
     Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
-        offset; what `PartitionReader` raises.
+        offset; the errors of `PartitionReader`.
 
     Threads: as its Cluster.
     """
@@ -138,7 +138,7 @@ class RangeReader:
             raise KafkaError(
                 Errors.OFFSET_OUT_OF_RANGE, f"{asked}: the broker refuses them, although it has {begin} to {end}"
             )
-        self._lost(f"{asked} are not all there: the log has {offsets_held(begin, end)} (by retention, or truncated)")
+        self._lost(f"{asked} do not all exist: the log has {offsets_held(begin, end)} (retention, or truncated)")
         reader.position = min(max(begin, reader.position), reader.until_offset)
         reader.until_offset = max(reader.position, min(end, reader.until_offset))
 

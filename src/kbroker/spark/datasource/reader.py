@@ -92,6 +92,6 @@ def _inside(
                 f"{KEEP_ON}"
             )
         if options.fail_on_data_loss and ends[tp] > latest[tp]:
-            raise PipelineError(f"{name} ends at {latest[tp]}, it cannot be read until {ends[tp]}; {KEEP_ON}")
+            raise PipelineError(f"{name} ends at {latest[tp]}, it cannot be read up to {ends[tp]}; {KEEP_ON}")
     begins = {tp: min(max(begin, earliest[tp]), latest[tp]) for tp, begin in begins.items()}
     return begins, {tp: min(end, latest[tp]) for tp, end in ends.items()}

@@ -77,7 +77,7 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     """
     given = {one.name: one for one in schema.fields if one.name in ALLOWED}
     if "value" not in given:
-        raise PipelineError("there is no column value to write; name one so: selectExpr('... AS value')")
+        raise PipelineError("the rows have no column value to write: name one, as in selectExpr('... AS value')")
     if options.topic is None and "topic" not in given:
         raise PipelineError("no topic to write to: set the option topic, or give a column topic")
     for name, one in given.items():

@@ -109,9 +109,9 @@ def lead(found: Throttles) -> str:
         return f"{start}: all of {_by(first)}."
     kinds = [f"{quota} {jobs.share(ms / found.delay_ms)}" for quota, ms in found.by_quota.items() if ms]
     part = "Most" if first.share > 0.5 else "The largest part"
-    sentences = [f"{start}. {jobs.count(found.clients)} clients or addresses were concerned."]
+    sentences = [f"{start}. {jobs.count(found.clients)} clients or addresses were affected."]
     if found.delay_ms:
-        sentences.append(f"{part} of the delay, {jobs.share(first.share)}, was of {_by(first)}.")
+        sentences.append(f"{part} of the delay, {jobs.share(first.share)}, was that of {_by(first)}.")
         if len(kinds) > 1:
             sentences.append(f"By quota: {', '.join(kinds)}.")
     return " ".join(sentences)
@@ -139,7 +139,7 @@ def _do(row: Throttled, doubt: str | None) -> str:
             f"delayed {_times(row.verdicts, 'time', 'times')}; the log of Apache Kafka does not state by which quota: "
             "look for those of its user and client id with kafka-configs --describe"
         )
-    longest = f", {jobs.duration(row.longest_ms)} at the longest" if row.longest_ms else ""
+    longest = f", {jobs.duration(row.longest_ms)} at most" if row.longest_ms else ""
     if doubt is not None:
         return f"{times}{longest}; it {doubt}"
     return f"{times}{longest}; {_ADVICE.get(row.quota_type, 'see its quotas with kbroker quotas list')}"

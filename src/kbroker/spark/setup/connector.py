@@ -63,8 +63,8 @@ _KNOWN = (
     ),
     (
         r"ata may have been (?:lost|missed)|KAFKA_DATA_LOSS|OffsetOutOfRangeException",
-        "records that the query had not read yet were deleted (retention, DeleteRecords or a topic made anew): accept "
-        "the gap with failOnDataLoss=false, or begin with a new checkpoint",
+        "records that the query had not read yet were deleted (retention, DeleteRecords or a topic created again): "
+        "accept the gap with failOnDataLoss=false, or begin with a new checkpoint",
     ),
     (
         r"Failed to read log file (?:file:)?(\S+?)\.?\s",

@@ -21,7 +21,7 @@ from kbroker.spark.tables.delta_table import TOPIC, TableInfo
 from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, evaluated_once, load_topic
 from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_place import TableName
-from kbroker.spark.tables.table_stream import Ingested, StreamOptions
+from kbroker.spark.tables.table_stream import Ingested, StreamOptions, TableStream
 
 BINARY, STRING, JSON = "binary", "string", "json"
 
@@ -86,8 +86,6 @@ def archive(
 
     Args and raises: as `kbroker.spark.tables.ingest.ingest`, and TableError for a schema that would lose columns.
     """
-    from kbroker.spark.tables.table_stream import StreamOptions, TableStream
-
     kept = schema or RecordSchema()
     chosen = options or StreamOptions()
     wanted = TableInfo(TOPIC, chosen.buckets, columns=archive_schema(kept).jsonValue())

@@ -1,7 +1,7 @@
 """Delta Lake table that `ingest`, `archive` and `watch` write, accessed through delta-rs, without Spark.
 
     <table>/date=2026-01-02/hour=5/bucket=3/batch-00000017-4f0c2d.parquet
-    <table>/_delta_log/00000000000000000017.json        which files are live, one entry per version
+    <table>/_delta_log/00000000000000000017.json        the live files, one entry per version
     <table>/_streams/<id>.json                          the source of each stream into the table
     <table>/_checkpoint/ _rejected/                     offsets of Spark; unreadable records
 
@@ -190,11 +190,11 @@ class Table:
         Raises: TableError if the place names an earlier one: changes must start from the newest.
         """
         if self.place.as_of is not None:
-            raise TableError(f"{self} is asked for as of {self.place.as_of}: an earlier version cannot be changed")
+            raise TableError(f"{self} was opened as of {self.place.as_of}: an earlier version cannot be changed")
         self.delta.update_incremental()
 
     def info(self) -> TableInfo:
-        """The properties of the whole table.
+        """Return the properties of the whole table.
 
         Raises: TableError if kbroker did not create the table, or it uses unsupported reader features.
         """
@@ -315,7 +315,7 @@ class Table:
         Args: `transaction`: an application's name and an increasing number: an existing one changes nothing.
         `replaced`: live files with the same rows, which are removed from the table at `now_ms` by the system's clock.
         Returns: False if the transaction exists already, or not all of `replaced` are live any more.
-        Raises: PipelineError if a file is not in the table's store, which fails, or if others write too often.
+        Raises: PipelineError if a file is missing from the table's store, the store fails, or others write too often.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction

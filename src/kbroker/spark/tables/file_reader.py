@@ -64,7 +64,7 @@ def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
 
 
 def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
-    """Yield columns of a file, one row group after the other.
+    """Read columns of a file, one row group after the other.
 
     Each row group has its own dictionaries, which Arrow 26 cannot combine within lists ("Nested data conversions not
     implemented for chunked array outputs").
@@ -80,7 +80,7 @@ def _read(file: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:
 def _opened(
     place: TablePlace, files: Sequence[str], columns: Sequence[str] | None, dictionaries: Sequence[str] = ()
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Yield the schema of each file, and batches of the requested columns it has. Raises: UnreadableFileError."""
+    """Yield the schema of each file, and batches of the requested columns that it has. Raises: UnreadableFileError."""
     for name in files:
         try:
             with _source(place, name) as source, pq.ParquetFile(source, read_dictionary=list(dictionaries)) as file:

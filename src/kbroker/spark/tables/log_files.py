@@ -240,7 +240,7 @@ def _deleted(key: str) -> PipelineError:
 def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
     return PipelineError(
         f"{file.path} has {has} and was read up to {read}: it was cut short, or another file has its name now. Give a "
-        "new file a new name; what was read is in the table"
+        "new file a new name; the records read so far are in the table"
     )
 
 

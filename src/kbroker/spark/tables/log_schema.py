@@ -19,7 +19,7 @@ TRANSACTION_KEY = 1  # keyType of a FindCoordinator for a transaction coordinato
 
 
 def names() -> list[str]:
-    """The columns of a record, in order."""
+    """Return the names of the columns of a record, in order."""
     return [column.name for column in COLUMNS]
 
 
@@ -29,14 +29,14 @@ def is_milliseconds(column: Column) -> bool:
 
 
 def spark_schema() -> StructType:
-    """The flat record as Spark's schema; every column may be null."""
+    """Return the flat record as Spark's schema; every column may be null."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(arrow_schema())
 
 
 def json_schema(corrupt: str) -> StructType:
-    """Schema with which `from_json` parses a record: nested as in KIP-673.
+    """Return the schema with which `from_json` parses a record: nested as in KIP-673.
 
     Times are strings or decimals there. Args: `corrupt`: name of the field for a text that is not such a record.
     """
@@ -50,7 +50,7 @@ def json_schema(corrupt: str) -> StructType:
 
 
 def _ids_of_kafka() -> dict[str, DataType]:
-    """Places of a transactional id in Kafka's lines besides ``request.transactionalId``, which kbroker always uses."""
+    """Return the fields of a transactional id in Kafka's lines besides ``transactionalId``, the only one of kbroker."""
     from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
     transaction = StructType([StructField("transactionalId", StringType())])
@@ -64,7 +64,7 @@ def _ids_of_kafka() -> dict[str, DataType]:
 
 
 def transactional_id(request: SparkColumn) -> SparkColumn:
-    """The transactional id in a line's ``request``, of a line from kbroker or Kafka; the first of several ids."""
+    """Return the transactional id in the ``request`` of a line from kbroker or Kafka; the first of several ids."""
     from pyspark.sql import functions as F
 
     first = F.lit(0)

@@ -1,6 +1,6 @@
 """The files of a log, on the disks of this machine or in a store of delta-rs: find and open them.
 
-Needs pyarrow and deltalake for stores only.
+Needs pyarrow, and deltalake for stores only.
 """
 
 from __future__ import annotations

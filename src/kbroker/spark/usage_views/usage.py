@@ -110,7 +110,7 @@ def measured(name: str) -> Column:
     if name == "requests":
         return F.coalesce("repeated", F.lit(1)) * weight
     if name == "request_time_us":
-        # of requests that share a record, the time of the network thread is summed, that of the handler the last one's
+        # a record of several requests has the sum of their network times, and the handler time of the last one
         handled = F.coalesce("local_time_us", zero) * F.coalesce("repeated", F.lit(1))
         return (handled + F.coalesce("network_time_us", zero)) * weight
     if name == "mutations":

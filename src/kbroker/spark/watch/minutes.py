@@ -17,7 +17,7 @@ USAGE, THROTTLES, CONNECTION = "usage", "throttles", "connection"
 MINUTE_S = 60
 AHEAD_S = 600
 
-#: Keys of a row of the state. `second` of a usage, of a throttle's minute, of a connection's day.
+#: Keys of a row of the state. `second`: that of a usage, or the first one of a throttle's minute or a connection's day.
 _KEYS = {
     "view": "string",
     "second": "bigint",

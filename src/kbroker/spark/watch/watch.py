@@ -86,7 +86,7 @@ class _Watch(TableStream):
     _last_batch = -1
     _shown = -1  # table version shown by the page
     _looked_ms: int | None = None  # when the page was last compared with the table
-    _complaint = ""
+    _page_failure = ""
 
     def watch(self, source: LogSource, stopping: Callable[[], bool], refresh: Refresh | None) -> Watched:
         self.done, self._refresh = Watched(), refresh
@@ -179,14 +179,14 @@ class _Watch(TableStream):
                 return
             self._shown = version
             self.done.pages += 1
-            self._complaint = ""
+            self._page_failure = ""
         except Exception as error:
             # a full disk or a deleted folder must not stop the views
             if not isinstance(error, (OSError, PipelineError)) and not is_of_spark(error):
                 raise
             reason = sentence(error) if is_of_spark(error) else str(error)
-            if reason != self._complaint:
-                self._complaint = reason
+            if reason != self._page_failure:
+                self._page_failure = reason
                 self.progress(f"the page was not written: {reason}")
             return
         self._at("page")

@@ -85,21 +85,21 @@ cdef class Counters:
 
     def add(self, str quota_type not None, limit=None) -> int:
         """Add a counter, and return its number. Args: ``limit``: None for none. Raises: ValueError."""
-        cdef Counter *room
+        cdef Counter *counter
         if quota_type not in KINDS_BY_NAME:
             raise ValueError(f"quota_type must be one of {', '.join(KINDS_BY_NAME)}, got {quota_type!r}")
         if limit is not None and not limit > 0:
             raise ValueError(f"a limit must be above 0, got {limit}")
         if self.size == self.capacity:
-            room = <Counter *>realloc(self.counters, <size_t>(self.capacity * 2 + 16) * sizeof(Counter))
-            if room == NULL:
+            counter = <Counter *>realloc(self.counters, <size_t>(self.capacity * 2 + 16) * sizeof(Counter))
+            if counter == NULL:
                 raise MemoryError
-            self.counters = room
+            self.counters = counter
             self.capacity = self.capacity * 2 + 16
-        room = &self.counters[self.size]
-        memset(room, 0, sizeof(Counter))
-        room.limit = NO_LIMIT if limit is None else limit
-        room.kind = KINDS_BY_NAME[quota_type]
+        counter = &self.counters[self.size]
+        memset(counter, 0, sizeof(Counter))
+        counter.limit = NO_LIMIT if limit is None else limit
+        counter.kind = KINDS_BY_NAME[quota_type]
         self.size += 1
         return self.size - 1
 

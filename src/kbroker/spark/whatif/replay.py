@@ -84,7 +84,7 @@ def verdicts_of_table(
 
 
 def verdicts_of_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
-    """Do the same on any rows of a request log."""
+    """Return the result of `verdicts_of_table` for any rows of a request log."""
     return work_on_rows(rows, _shared(quotas), _work(quotas, windows, verdict_rows), VERDICT_SCHEMA)
 
 
