@@ -25,6 +25,7 @@ logger = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 SECONDS = 600
 IN_USE_MS = 300_000  # sampling continues for so long after a request
+PAUSE_MS = 30_000  # a longer time between two samples has no rate: the console was not in use
 SETTLED_MS = 200  # maximum delay before a verdict enters the ring
 BIN_S = 10  # of the map of throttles
 MAX_ENTITIES = 500  # of that map; further ones are counted together
@@ -169,7 +170,7 @@ class History(Sampler):
         found, verdicts = self._look(), self._verdicts()
         with self._lock:
             before, self._totals = self._totals, found
-            if before is not None and found.time_ms > before.time_ms:
+            if before is not None and 0 < found.time_ms - before.time_ms <= PAUSE_MS:
                 self._rates.append(_rates(before, found))
             self._judge(verdicts, found.time_ms)
         for other in self._others:
@@ -206,9 +207,10 @@ class History(Sampler):
 
     @property
     def latest(self) -> Rates | None:
-        """The rates of the last sample; None before the second one."""
+        """The rates of the last sample; None before the second one, and after a pause."""
+        oldest_ms = self._clock.epoch_ms() - PAUSE_MS
         with self._lock:
-            return self._rates[-1] if self._rates else None
+            return self._rates[-1] if self._rates and self._rates[-1].time_ms >= oldest_ms else None
 
     def rates(self, since_ms: int = 0) -> list[Rates]:
         """Return the rates of samples after a time, the oldest first."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
+from kbroker.console.history import PAUSE_MS
 from kbroker.metadata.topics import TopicView
 
 EVERY_MS = 10_000
@@ -58,6 +59,7 @@ class TopicHistory:
         began_ms = self._clock.now_ms()
         found = {view.name: (view.topic_id, *_sums(view)) for view in self._topics()}
         with self._lock:
+            is_late = now_ms - self._due_ms > PAUSE_MS
             slot, seconds = self._count % SAMPLES, (now_ms - self._times[(self._count - 1) % SAMPLES]) / 1000
             for name in [name for name in self._series if name not in found]:
                 del self._series[name]
@@ -67,8 +69,8 @@ class TopicHistory:
                     if series is None and len(self._series) >= MAX_TOPICS:
                         continue
                     series = self._series[name] = _Series(topic_id)
-                is_first = series.end < 0
-                series.rates[slot] = -1.0 if is_first or seconds <= 0 else max(0, end - series.end) / seconds
+                has_rate = series.end >= 0 and seconds > 0 and not is_late
+                series.rates[slot] = max(0, end - series.end) / seconds if has_rate else -1.0
                 series.sizes[slot] = size_bytes
                 series.end = end
             self._times[slot] = now_ms
@@ -89,7 +91,9 @@ class TopicHistory:
             ]
 
     def rate(self, name: str) -> float | None:
-        """Return the records per second of the last sample, None without one."""
+        """Return the records per second of the last sample; None without one, and after a pause."""
+        if self._clock.epoch_ms() - self._due_ms > PAUSE_MS:
+            return None
         with self._lock:
             series = self._series.get(name)
             rate = -1.0 if series is None else series.rates[(self._count - 1) % SAMPLES]

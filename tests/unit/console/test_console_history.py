@@ -55,6 +55,18 @@ def test_rates_are_of_the_time_that_passed(rig: Rig) -> None:
     assert [one.time_ms for one in rig.history.rates(T0 + 2 * SECOND)] == [T0 + 3 * SECOND]
 
 
+def test_a_pause_has_no_rate(rig: Rig) -> None:
+    """The first page after a pause shows neither old rates nor the average of the pause as the current ones."""
+    rig.look(T0)
+    rig.look(T0 + SECOND, bytes_in=1000)
+    rig.clock.advance_ms(3600 * SECOND)
+    assert rig.history.latest is None
+    rig.look(T0 + 3600 * SECOND, bytes_in=2000)
+    assert rig.history.latest is None
+    rig.look(T0 + 3601 * SECOND, bytes_in=2500)
+    assert [one.bytes_in for one in rig.history.rates()] == [1000.0, 500.0]
+
+
 def test_ten_minutes_are_kept(rig: Rig) -> None:
     for second in range(SECONDS + 50):
         rig.look(T0 + second * SECOND)

@@ -58,6 +58,22 @@ def test_a_sample_is_taken_when_it_is_due(rig: Rig) -> None:
     assert rig.history.rate("t") == 100
 
 
+def test_a_pause_has_no_rate(rig: Rig) -> None:
+    """The first page after a pause shows neither an old rate nor the average of the pause."""
+    rig.set("t", 0)
+    rig.look(0)
+    rig.look()
+    assert rig.history.rate("t") == 0
+    rig.set("t", 3_600_000)
+    rig.clock.advance_ms(3_600_000)
+    assert rig.history.rate("t") is None
+    rig.look(3_600_000)
+    assert rig.history.rate("t") is None
+    rig.set("t", 3_601_000)
+    rig.look()
+    assert [point.records for point in rig.history.points("t")] == [0.0, 100.0]
+
+
 def test_a_slow_sample_delays_the_next_one(rig: Rig) -> None:
     rig.set("t", 0)
 
