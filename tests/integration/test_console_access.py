@@ -98,7 +98,7 @@ def test_acls_are_added_listed_and_removed(pages: Console, broker: Broker, opera
         assert "None: nothing would change" in text_of(again)
         page = text_of(show(pages, operator, "acls", q="BOB", type="Topic"))
         assert re.search(
-            r"User:bob Read Topic orders anywhere .*User:bob Read Topic orders and all that begin so", page
+            r"User:bob Read Topic orders anywhere .*User:bob Read Topic orders and all names that begin with it", page
         ), page
         assert "No ACLs" in text_of(show(pages, operator, "acls", q="bob", type="Group"))
         found = change(pages, operator, "acls/remove", **RULE, host="0:0:0:0:0:0:0:1", pattern="Prefixed", exact="1")

@@ -78,7 +78,7 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
     assert_stands_alone(text)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;script&gt;" in text
-    for heading in ("Usage over time", "Who was throttled", "Recommended quotas", "What if", "Clients", "What to do"):
+    for heading in ("Usage over time", "Throttled clients", "Recommended quotas", "What if", "Clients", "What to do"):
         assert heading in text
     assert text.count("<svg") >= 6
     assert "open loop" in text.lower()
