@@ -184,6 +184,18 @@ def test_files(pages: Console) -> None:
     assert ask(pages, "records?topic=orders&form=csv").status == 400
 
 
+def test_a_file_has_long_values_whole(pages: Console, broker: Broker) -> None:
+    """A page decodes the beginning of a long value, a file has all of it."""
+    broker.context.topics.create(NewTopic("long", 1))
+    value = json.dumps({"n": 1, "text": "x" * (3 << 20)})
+    with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster, codec="gzip") as producer:
+        producer.send("long", value.encode(), None)
+    lines = ask(pages, "records?topic=long&form=jsonl&vd=json").body
+    assert json.loads(lines)["value"] == value
+    table = pyarrow.parquet.read_table(io.BytesIO(ask(pages, "records?topic=long&form=parquet").body))
+    assert table.to_pylist()[0]["value"] == value.encode()
+
+
 @pytest.mark.parametrize(
     ("query", "status"),
     [

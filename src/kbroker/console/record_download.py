@@ -25,7 +25,7 @@ def _headers(match: Match) -> list[tuple[str, bytes | None]]:
 def _json_lines(topic: str, found: Sequence[Match]) -> bytes:
     lines = []
     for match in found:
-        record, decoded = match.record, match.decoded
+        record, decoded = match.record, match.decoded_whole
         lines.append(
             record_line(
                 *(topic, match.partition, record.offset, record.timestamp_ms, record.key, record.value),
@@ -57,8 +57,8 @@ def _parquet(topic: str, found: Sequence[Match]) -> bytes:
     )
     rows = []
     for match in found:
-        record = match.record
-        key, value = (None, None) if match.decoded is None else (match.decoded.key, match.decoded.value)
+        record, decoded = match.record, match.decoded_whole
+        key, value = (None, None) if decoded is None else (decoded.key, decoded.value)
         rows.append(
             {
                 "topic": topic,

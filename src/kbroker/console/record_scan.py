@@ -30,6 +30,11 @@ class Match(NamedTuple):
     record: LogRecord
     decoded: DecodedRecord | None
 
+    @property
+    def decoded_whole(self) -> DecodedRecord | None:
+        """Return the decoded record; None if it was not decoded, or only the beginning of its key or value was."""
+        return self.decoded if max(self.record.key_bytes, self.record.value_bytes) <= DECODED_BYTES else None
+
 
 class Filters(NamedTuple):
     """Conditions of a search; empty ones are true for each record.
@@ -69,7 +74,8 @@ class Scan:
     """Search in partitions of one topic.
 
     Args: ``decoders``: None to decode nothing, unless a filter needs it; ``clock``: measures STEP_MS;
-    ``read_ahead``: requests the records of several partitions at once, before each is read.
+    ``read_ahead``: requests the records of several partitions at once, before each is read; ``value_bytes``: maximum
+    length of keys and values; the rest is cut off.
     Raises (from the steps): KafkaError, BrokerConnectionError, ExpressionError, MissingPackageError.
     """
 
@@ -81,10 +87,11 @@ class Scan:
         filters: Filters,
         decoders: Decoders | None = None,
         read_ahead: Callable[[Mapping[int, int]], None] = lambda offsets: None,
+        value_bytes: int = DECODED_BYTES,
     ) -> None:
         self._topic, self._partitions, self._clock, self._filters = topic, partitions, clock, filters
         self._decoders = decoders or (Decoders() if filters.expression is not None else None)
-        self._read_ahead = read_ahead
+        self._read_ahead, self._value_bytes = read_ahead, value_bytes
         self._reset()
 
     def _reset(self) -> None:
@@ -182,7 +189,7 @@ class Scan:
         return found
 
     def _read(self, partition: int, log: WirePartition, offset: int, count: int) -> tuple[Sequence[LogRecord], int]:
-        found = read_records(log, offset, count, DECODED_BYTES)
+        found = read_records(log, offset, count, self._value_bytes)
         if found.problem:
             self._problems.append(f"Partition {partition}: {found.problem}")
         self._bytes += sum(len(one.key or b"") + len(one.value or b"") for one in found.records)
@@ -228,7 +235,8 @@ class Scan:
 def decoded_record(decoders: Decoders, topic: str, partition: int, record: LogRecord) -> DecodedRecord:
     """Return a record of a log, decoded; of longer keys and values only the first DECODED_BYTES."""
     headers = [(name.decode("utf-8", "replace"), value) for name, value in record.headers]
-    return decoders.record(topic, partition, record.offset, record.timestamp_ms, record.key, record.value, headers)
+    key, value = (None if data is None else data[:DECODED_BYTES] for data in (record.key, record.value))
+    return decoders.record(topic, partition, record.offset, record.timestamp_ms, key, value, headers)
 
 
 def _first(

@@ -123,7 +123,7 @@ def records(site: Site, query: Query) -> Download | Json:
     """Return the records of one step as a file; with ``part``, as text with the address of the next step."""
     form = query.choice("form", KINDS, "jsonl")
     with _reading(site, query):
-        search = _search(site, query)
+        search = _search(site, query, WHOLE)
         result = _looked(query, search, DOWNLOADED)
     step, name = result.step, f"{_file_name(search.topic.name)}.{form}"
     data = file_of(form, search.topic.name, step.found)
@@ -187,8 +187,8 @@ def _reading(site: Site, query: Query) -> Iterator[None]:
         raise
 
 
-def _search(site: Site, query: Query) -> _Search:
-    """Return the search. Raises: PageError, KafkaError, ExpressionError."""
+def _search(site: Site, query: Query, value_bytes: int = DECODED_BYTES) -> _Search:
+    """Return the search. Args: ``value_bytes``: as in Scan. Raises: PageError, KafkaError, ExpressionError."""
     topic = found_topic(site, query)
     total = len(topic.partitions)
     number: int | None = query.integer("partition", -1, 0, 2**31 - 1)
@@ -216,7 +216,7 @@ def _search(site: Site, query: Query) -> _Search:
     decoders = _decoders(site, query, topic.name)
     sentences = [f"Partition {p} is not shown: {error.message}" for p, error in errors.items()]
     several = partial(read_ahead, site.cluster, topic.name, found)
-    scan = Scan(topic.name, found, site.clock, filters, decoders, several)
+    scan = Scan(topic.name, found, site.clock, filters, decoders, several, value_bytes)
     return _Search(topic, number, found, sentences, filters, decoders, scan)
 
 
