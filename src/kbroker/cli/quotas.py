@@ -33,12 +33,11 @@ from kbroker.client.quotas import Applied, QuotaClient, alter_all
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.printable import printable
 from kbroker.common.quota_limits import check_key, parse_limit
-from kbroker.common.quotas import QuotaEntity, enforced_key, shadow_key
+from kbroker.common.quotas import ENTITY_TYPES, IP, QuotaEntity, enforced_key, shadow_key
 from kbroker.common.similar_names import did_you_mean
 
 Names = dict[str, str | None]
 
-KINDS, IP = ("user", "client-id", "ip"), "ip"
 BAD_REQUEST = 400
 USER_NAME, CLIENT_NAME, ADDRESS = EntityName("user"), EntityName("client-id"), EntityName("ip")
 
@@ -54,7 +53,7 @@ def entity_options(command: F) -> F:
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
         names: Names = {}
-        for kind in KINDS:
+        for kind in ENTITY_TYPES:
             field = kind.replace("-", "_")
             name, is_default = given.pop(field), given.pop(f"{field}_default")
             if is_default and name is not None:

@@ -7,12 +7,15 @@ import click
 
 from kbroker.cli.options import FILE, CommandGroup, bootstrap_option, connect, json_option
 from kbroker.cli.output import print_done, print_rows
-from kbroker.client.users import Users, check_name
-
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+from kbroker.client.users import DEFAULT_ITERATIONS, Users, check_name
+from kbroker.common.security import scram
 
 mechanism_option = click.option(
-    "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[1], show_default=True, help="SCRAM mechanism."
+    "--mechanism",
+    type=click.Choice(list(scram.MECHANISMS)),
+    default="SCRAM-SHA-512",
+    show_default=True,
+    help="SCRAM mechanism.",
 )
 
 
@@ -38,7 +41,7 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
 @click.option(
     "--iterations",
     type=click.IntRange(4096, 16384),
-    default=8192,
+    default=DEFAULT_ITERATIONS,
     show_default=True,
     help="Hash iterations; more make guessing a password slower, and each login too.",
 )

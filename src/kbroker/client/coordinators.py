@@ -1,6 +1,7 @@
 """The coordinator of a group or a transactional id."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from kbroker.client.cluster import Cluster, check, shared_version, to_error
 from kbroker.client.connection import Body
@@ -38,19 +39,20 @@ def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
     return node_id
 
 
-def find_coordinators(cluster: Cluster, kind: int, keys: Iterable[str]) -> dict[int, list[str]]:
-    """Return the keys by the node id of their coordinator, with one request where brokers support it (Kafka 3.0).
+def find_group_coordinators(cluster: Cluster, group_ids: Iterable[str]) -> dict[int, list[str]]:
+    """Return groups by the node id of their coordinator, with one request where brokers support it (Kafka 3.0).
 
-    Keys without an available coordinator, and those that the user may not describe, are left out.
+    Groups without an available coordinator, and those that the user may not describe, are left out.
     """
-    wanted, found = list(keys), dict[int, list[str]]()
+    wanted, found = list(group_ids), dict[int, list[str]]()
     if not wanted:
         return found
     if shared_version(cluster.connection_to(None), FIND_COORDINATOR) < FIRST_WITH_KEYS:
-        for key in wanted:
-            found.setdefault(find_coordinator(cluster, kind, key), []).append(key)
+        for group_id in wanted:
+            with suppress(KafkaError):
+                found.setdefault(find_coordinator(cluster, GROUP, group_id), []).append(group_id)
         return found
-    for row in cluster.request(FIND_COORDINATOR, {"KeyType": kind, "CoordinatorKeys": wanted})["Coordinators"]:
+    for row in cluster.request(FIND_COORDINATOR, {"KeyType": GROUP, "CoordinatorKeys": wanted})["Coordinators"]:
         if to_error(row["ErrorCode"]) is Errors.NONE:
             found.setdefault(row["NodeId"], []).append(row["Key"])
     return found

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kbroker.client.cluster import shared_version
-from kbroker.client.coordinators import GROUP, find_coordinators
+from kbroker.client.coordinators import find_group_coordinators
 from kbroker.client.groups import (
     FIRST_WITH_GROUPS,
     NAMED_TOPICS_MAX_VERSION,
@@ -63,7 +63,7 @@ def lags_of(groups: Groups, group_types: Mapping[str, str]) -> dict[str, list[Pa
     committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     shared: dict[str, Mapping[TopicPartition, ShareOffset]] = {}
     plain = [group_id for group_id, group_type in group_types.items() if group_type != SHARE]
-    for node_id, group_ids in find_coordinators(groups.cluster, GROUP, plain).items():
+    for node_id, group_ids in find_group_coordinators(groups.cluster, plain).items():
         committed.update(_committed_of(groups, node_id, group_ids))
     for group_id, group_type in group_types.items():
         if group_type == SHARE:
@@ -88,7 +88,11 @@ def _committed_of(
     """Return the committed offsets of groups with the same coordinator, without those that it cannot read now."""
     cluster = groups.cluster
     if shared_version(cluster.connection_to(node_id), OFFSET_FETCH, NAMED_TOPICS_MAX_VERSION) < FIRST_WITH_GROUPS:
-        return {group_id: groups.committed(group_id) for group_id in group_ids}
+        found = {}
+        for group_id in group_ids:
+            with suppress(KafkaError):
+                found[group_id] = groups.committed(group_id)
+        return found
     body = {"Groups": [{"GroupId": group_id, "Topics": None} for group_id in group_ids]}
     response = cluster.request(OFFSET_FETCH, body, node_id=node_id, max_version=NAMED_TOPICS_MAX_VERSION)
     return {row["GroupId"]: committed_offsets(row) for row in response["Groups"] if not row["ErrorCode"]}
