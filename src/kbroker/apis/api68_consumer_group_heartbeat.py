@@ -76,7 +76,7 @@ def _visible(ctx: ApiContext, request: RequestContext) -> Visible | None:
 def _check(body: Body, version: int, known: Sequence[str]) -> None:
     """Check the request. Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words.
 
-    Args: ``known``: the assignors that a member may ask for.
+    Args: ``known``: the assignors that a member may select.
     """
     epoch = body["MemberEpoch"]
     if version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH:

@@ -113,7 +113,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
     ) -> HeartbeatResult:
         """Add a member, or reconcile it with its target assignment.
 
-        Args: ``conversion``: records that the group has replayed and that are still to be written, with the others.
+        Args: ``conversion``: records that the group has replayed already, to be written before the other changes.
         Raises: KafkaError; the group is then unchanged.
         """
         changes = list(conversion)

@@ -24,15 +24,16 @@ from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsIma
 logger = get_logger(__name__)
 
 TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
-# A slow assignment is followed by a pause for any interval: otherwise a flood of joins would cost its square.
-SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the assignment
+# Two slow assignments in a row are followed by a pause for any interval: otherwise a flood of joins would cost its
+# square.
+SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the shorter of the two
 
 G = TypeVar("G", bound=ModernGroup)
 S = TypeVar("S", bound=ModernGroupSettings)
 
 
 class GroupParts(NamedTuple):
-    """Parts of the coordinator with which the groups of each kind work. ``purgatory`` of sessions."""
+    """Parts of the coordinator that the groups of each kind use. ``purgatory``: that of the sessions."""
 
     clock: BaseClock
     purgatory: Purgatory
