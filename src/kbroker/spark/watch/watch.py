@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.executors import SHUFFLE_PARTITIONS, SPARKS_PARTITIONS
 from kbroker.spark.failures import is_of_spark, sentence
 from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.session_kind import changed_setting, parallelism
@@ -28,8 +29,6 @@ from kbroker.spark.tables.table_stream import Ingested, Parse, StreamOptions, Ta
 from kbroker.spark.watch import views
 from kbroker.spark.watch.minutes import is_ahead, open_minutes
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_SPARKS_OWN = "200"  # partitions, each of which writes a few state files for every batch
 _STATE = "the checkpoint of `watch`, in which executors keep its state,"
 _SEEN = "kbroker_watch"  # name of the observed metrics
 
@@ -113,10 +112,13 @@ class _Watch(TableStream):
         return self.done
 
     def _start(self, stream: DataFrame, checkpoint: TablePlace, batches: MicroBatches) -> StreamingQuery:
-        """Start with one state partition per concurrent task; an existing checkpoint keeps its number of partitions."""
-        is_own = self.spark.conf.get(_PARTITIONS) == _SPARKS_OWN
-        partitions = str(max(2, parallelism(self.spark))) if is_own else None
-        with changed_setting(self.spark, _PARTITIONS, partitions):
+        """Start with one state partition per concurrent task; an existing checkpoint keeps its number of partitions.
+
+        Each partition writes a few state files for every batch.
+        """
+        is_default = self.spark.conf.get(SHUFFLE_PARTITIONS) == str(SPARKS_PARTITIONS)
+        partitions = str(max(2, parallelism(self.spark))) if is_default else None
+        with changed_setting(self.spark, SHUFFLE_PARTITIONS, partitions):
             return super()._start(stream, checkpoint, batches)
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
