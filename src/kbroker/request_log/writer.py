@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import KafkaError
-from kbroker.common.limited_log import RepeatedFailures
+from kbroker.common.limited_log import REPEAT_MS, RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.rolling_files import RollingFiles
 from kbroker.request_log._drain import RecordDrain, RecordFormat
@@ -17,7 +17,6 @@ from kbroker.request_log._log_core import RequestLogCore
 logger = get_logger(__name__)
 
 WRITE_INTERVAL_MS = 100
-REPORT_INTERVAL_MS = 60_000
 
 #: The logs of the topic's partitions by number; empty without a topic.
 Logs = Callable[[], Sequence[Any]]
@@ -139,7 +138,7 @@ class RequestLogWriter:
         now_ms = self._clock.now_ms()
         if dropped == self._reported_dropped:
             return
-        if not now and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_INTERVAL_MS:
+        if not now and self._reported_ms is not None and now_ms - self._reported_ms < REPEAT_MS:
             return
         why = self._why or "the buffer was full (kbroker.request.log.buffer.bytes)"
         logger.warning("the request log has dropped %d records: %s", dropped - self._reported_dropped, why)

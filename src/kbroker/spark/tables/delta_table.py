@@ -47,7 +47,7 @@ _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVe
 _READABLE = {"timestampNtz"}  # other reader features change which rows of a file count
 #: In the path of a folder delta-rs takes %20 for a space and \\ for a slash, and refuses the others or panics (1.6.6).
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]|^\x00-\x1f\x7f]")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class TableError(PipelineError):
@@ -527,7 +527,7 @@ def _times(files: pa.Table, name: str) -> list[int | None]:
 def _utc(time_us: int | None) -> str | None:
     if time_us is None:
         return None
-    return (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ", timespec="milliseconds")[:-6]
+    return (EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ", timespec="milliseconds")[:-6]
 
 
 def first_loss(old: Any, new: Any, at: str = "") -> str | None:

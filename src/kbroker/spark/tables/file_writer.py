@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kbroker.spark.tables.delta_table import HOUR_US, REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
+from kbroker.spark.tables.delta_table import EPOCH, HOUR_US, REJECTED, REQUEST_LOG, TIME, TOPIC, VIEWS, DataFile
 from kbroker.spark.tables.table_place import TablePlace, write_bytes
 
 #: Columns for the place of a row: hours since 1970, and the bucket. Files are written in this order.
@@ -37,7 +37,6 @@ _STATISTICS = {
 #: Growing integers, mostly distinct, which take half of the bytes as differences.
 _GROWING = {"time", "time_ms", "sequence", "timestamp", "offset"}
 _MAX_TEXT = 128  # characters; a longer lowest or highest value is left out
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +86,7 @@ class _File:
     def __init__(self, place: TablePlace, kind: str, name: str, hour: int, bucket: int) -> None:
         self.place_of_rows = (hour, bucket)
         self._place, self._kind = place, kind
-        at = _EPOCH + timedelta(hours=hour)
+        at = EPOCH + timedelta(hours=hour)
         self._where = {"date": at.date().isoformat(), "hour": at.hour, "bucket": bucket}
         folder = "/".join(f"{key}={value}" for key, value in self._where.items())
         self._path = f"{folder}/{name}{uuid.uuid4().hex[:16]}.parquet"
@@ -195,7 +194,7 @@ def _micros(stamp: str | None) -> int | None:
     if stamp is None:
         return None
     at = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 def write_rejected(place: TablePlace, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
