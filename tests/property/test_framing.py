@@ -93,6 +93,16 @@ def test_impossible_sizes(size: int) -> None:
         Framer(max_size_bytes=128).feed(struct.pack(">i", size))
 
 
+def test_frames_before_an_invalid_size() -> None:
+    """Complete frames before an invalid size are returned, and the next call raises the error."""
+    framer = Framer()
+    data = struct.pack(">i", 1) + b"a" + struct.pack(">i", -1) + b"rest"
+    frames, taken = framer.feed(data)
+    assert frames == [b"a"]
+    with pytest.raises(ValueError, match="negative or larger"):
+        framer.feed(data[taken:])
+
+
 def test_endless_line() -> None:
     """A frame without a delimiter is refused at the limit."""
     framer = Framer("delimiter", 10, b"\n")

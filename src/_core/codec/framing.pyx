@@ -61,6 +61,19 @@ cdef bint ensure_capacity(Request *frame, int64_t limit) noexcept nogil:
     return True
 
 
+cdef inline int64_t fill(Request *frame, const char *data, int64_t size_bytes, int64_t limit) noexcept nogil:
+    """Append bytes to a frame of at most ``limit`` bytes; return their number, which is lower if malloc failed."""
+    cdef int64_t n, at = 0
+    while at < size_bytes and ensure_capacity(frame, limit):
+        n = frame.capacity_bytes - frame.filled_bytes
+        if n > size_bytes - at:
+            n = size_bytes - at
+        memcpy(frame.payload + frame.filled_bytes, data + at, <size_t>n)
+        frame.filled_bytes += n
+        at += n
+    return at
+
+
 cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept nogil:
     cdef int32_t declared = load_i32(reader.head)
     if declared < 0 or declared > (reader.limit_bytes if reader.limit_bytes > 0 else framing.max_size_bytes):
@@ -99,7 +112,7 @@ cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept
 cdef int feed_prefixed(
         Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes, int32_t limit,
         int64_t now_ns, int64_t *consumed) noexcept nogil:
-    cdef int64_t at = 0, n
+    cdef int64_t at = 0, n, added
     cdef int result = FEED_MORE
     cdef Request *frame
     while True:
@@ -121,17 +134,15 @@ cdef int feed_prefixed(
             if result != FEED_MORE:
                 break
         frame = reader.partial
-        while frame.filled_bytes < frame.size_bytes and at < size_bytes:
-            if not ensure_capacity(frame, frame.size_bytes):
-                result = FEED_NO_MEMORY
-                break
-            n = frame.capacity_bytes - frame.filled_bytes
-            if n > size_bytes - at:
-                n = size_bytes - at
-            memcpy(frame.payload + frame.filled_bytes, data + at, <size_t>n)
-            frame.filled_bytes += n
-            at += n
-        if result != FEED_MORE or frame.filled_bytes < frame.size_bytes:
+        n = frame.size_bytes - frame.filled_bytes
+        if n > size_bytes - at:
+            n = size_bytes - at
+        added = fill(frame, data + at, n, frame.size_bytes)
+        at += added
+        if added < n:
+            result = FEED_NO_MEMORY
+            break
+        if frame.filled_bytes < frame.size_bytes:
             break
         reader.partial = NULL
         stage(reader, frame, now_ns)
@@ -143,7 +154,6 @@ cdef int grow_partial(
         Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes) noexcept nogil:
     """Append to a frame whose size is not known yet, charging the appended bytes."""
     cdef Request *frame = reader.partial
-    cdef int64_t n, at = 0
     if frame is NULL:
         frame = new_frame(framing, INLINE_PAYLOAD_BYTES + 1)    # with its own memory, to grow
         if frame is NULL:
@@ -157,15 +167,8 @@ cdef int grow_partial(
         if frame.pool is NULL:
             frame.pool = pool_retain(pool)
         charge(reader, size_bytes)
-    while at < size_bytes:
-        if not ensure_capacity(frame, framing.max_size_bytes + framing.delimiter_bytes):
-            return FEED_NO_MEMORY
-        n = frame.capacity_bytes - frame.filled_bytes
-        if n > size_bytes - at:
-            n = size_bytes - at
-        memcpy(frame.payload + frame.filled_bytes, data + at, <size_t>n)
-        frame.filled_bytes += n
-        at += n
+    if fill(frame, data, size_bytes, framing.max_size_bytes + framing.delimiter_bytes) < size_bytes:
+        return FEED_NO_MEMORY
     return FEED_MORE
 
 
@@ -204,7 +207,7 @@ cdef int feed_delimited(
 cdef int frames_feed(
         Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes, int32_t limit,
         int64_t now_ns, int64_t *consumed) noexcept nogil:
-    cdef int64_t at = 0, n, ignored = 0
+    cdef int64_t at = 0, n
     cdef int result = FEED_MORE
     if framing.kind == FRAMING_LENGTH_PREFIX:
         return feed_prefixed(framing, pool, reader, data, size_bytes, limit, now_ns, consumed)
@@ -221,9 +224,7 @@ cdef int frames_feed(
         result = begin_frame(framing, pool, reader)
         if result != FEED_MORE:
             break
-        reader.size_known = False
-        feed_body(reader, data + at, n, &ignored)
-        if ignored < n:
+        if fill(reader.partial, data + at, n, n) < n:
             result = FEED_NO_MEMORY
             break
         at += n
@@ -231,19 +232,6 @@ cdef int frames_feed(
         reader.partial = NULL
     consumed[0] = at
     return result
-
-
-cdef void feed_body(FrameReader *reader, const char *data, int64_t size_bytes, int64_t *taken) noexcept nogil:
-    cdef Request *frame = reader.partial
-    cdef int64_t n, at = 0
-    while at < size_bytes and ensure_capacity(frame, frame.size_bytes):
-        n = frame.capacity_bytes - frame.filled_bytes
-        if n > size_bytes - at:
-            n = size_bytes - at
-        memcpy(frame.payload + frame.filled_bytes, data + at, <size_t>n)
-        frame.filled_bytes += n
-        at += n
-    taken[0] = at
 
 
 cdef int frames_target(
@@ -305,7 +293,9 @@ cdef void frames_clear(FrameReader *reader) noexcept nogil:
             break
         request_free(frame)
     request_free(reader.partial)
-    memset(reader, 0, sizeof(FrameReader))
+    reader.partial = NULL
+    reader.head_filled = 0
+    reader.size_known = False       # charged_bytes stays: frames in flight leave the account, on other threads
 
 
 cdef int framing_from(Framing *framing, object kind, object max_size_bytes, object delimiter) except -1:
@@ -358,8 +348,10 @@ cdef class Framer:
     def feed(self, const unsigned char[::1] data not None):
         """Take bytes; return (frames completed by them, number of bytes taken).
 
-        Fewer bytes are taken than given only when the pool refuses a frame: feed the rest again later.
-        Raises: ValueError for a negative or too large size: the rest of the stream cannot be divided into frames.
+        Fewer bytes are taken than given when the pool refuses a frame, or a frame after the returned ones is invalid:
+        feed the rest again later.
+        Raises: ValueError for a negative or too large size, once no complete frame is before it: the rest of the stream
+        cannot be divided into frames.
         """
         cdef int64_t consumed = 0
         cdef int result = FEED_MORE
@@ -377,6 +369,8 @@ cdef class Framer:
                 frames.append(frame.payload[:frame.size_bytes])
             finally:
                 request_free(frame)
+        if frames:                      # else they would be lost with the error, which the next call raises
+            return frames, consumed
         if result == FEED_NO_MEMORY:
             raise MemoryError
         if result == FEED_INVALID:
