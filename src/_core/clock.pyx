@@ -5,6 +5,7 @@ Source: Kafka's ``Time`` (SystemTime, MockTime); a wait on a virtual clock ends 
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free
+from kbroker._core.arguments cimport integer
 from kbroker._core.sync cimport (
     Cond, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_store, cond_wait, cond_wait_ns, mutex_destroy,
     mutex_init, mutex_lock, mutex_unlock,
@@ -236,10 +237,10 @@ cdef class VirtualClock(BaseClock):
     """
 
     def __cinit__(self, start_epoch_ms=1_700_000_000_000, start_ms=None):
-        cdef int64_t epoch_ms = checked_ms(start_epoch_ms, "start_epoch_ms")
+        cdef int64_t epoch_ms = integer(start_epoch_ms, "start_epoch_ms", 0, LARGEST_MS)
         cdef int64_t monotonic_ms = VIRTUAL_START_NS // NS_PER_MS
         if start_ms is not None:
-            monotonic_ms = checked_ms(start_ms, "start_ms")
+            monotonic_ms = integer(start_ms, "start_ms", 0, LARGEST_MS)
         self.clock = clock_new_virtual(epoch_ms)
         if self.clock is NULL:
             raise MemoryError
@@ -251,7 +252,7 @@ cdef class VirtualClock(BaseClock):
 
         Raises: ValueError if negative or too large; TypeError if not an integer.
         """
-        cdef int64_t delta_ns = checked_ms(delta_ms, "delta_ms") * NS_PER_MS
+        cdef int64_t delta_ns = integer(delta_ms, "delta_ms", 0, LARGEST_MS) * NS_PER_MS
         with nogil:
             clock_advance_ns(self.clock, delta_ns)
 
@@ -260,18 +261,6 @@ cdef class VirtualClock(BaseClock):
 
         Raises: ValueError if negative or too large; TypeError if not an integer.
         """
-        cdef int64_t delta = checked(delta_ns, "delta_ns", INT64_MAX)
+        cdef int64_t delta = integer(delta_ns, "delta_ns", 0, INT64_MAX)
         with nogil:
             clock_advance_ns(self.clock, delta)
-
-
-cdef int64_t checked(object value, str name, int64_t largest) except? -1:
-    if not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-    if value < 0 or value > largest:
-        raise ValueError(f"{name} must be between 0 and {largest}, got {value}")
-    return value
-
-
-cdef int64_t checked_ms(object value, str name) except? -1:
-    return checked(value, name, LARGEST_MS)

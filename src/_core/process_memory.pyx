@@ -22,7 +22,7 @@ mutex_init(&arenas_lock)
 
 
 def resident_bytes():
-    """Resident memory of this process; 0 if the system does not report it."""
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
     cdef int64_t found
     with nogil:
         found = kb_resident_bytes()
@@ -49,7 +49,7 @@ cdef void note_arena() noexcept nogil:
 
 
 def note_thread(str name not None):
-    """Include the memory that the allocator keeps for the calling thread in ``release_free_memory``.
+    """Name the calling thread, and include the memory that the allocator keeps for it in ``release_free_memory``.
 
     Args: name: shown by ps, top, perf and debuggers; Linux shows its first 15 bytes.
     Threads: each one as it begins. The arena outlives its thread, and a later thread uses it.

@@ -120,7 +120,7 @@ def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster
         ("there is no column value to write", one.select("number"), {"topic": "out"}),
         ("column value is int; cast it to binary or string", one.selectExpr("number AS value"), {"topic": "out"}),
         ("a row has no topic", one.selectExpr("value", "CAST(NULL AS string) AS topic"), {}),
-        ("of partitions 0 to 2 there is no 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
+        ("expected a partition from 0 to 2, got 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
         ("connection refused", one, {"topic": "out", "kafka__bootstrap__servers": "127.0.0.1:1"}),
     ):
         assert expected in refusal(lambda frame=frame, options=options: save(frame, broker, **options))  # type: ignore[misc]

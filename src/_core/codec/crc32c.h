@@ -96,7 +96,7 @@ static int kb_crc32c_detect() noexcept {
     __cpuid(info, 1);
     return info[2] >> 20 & 1;
 #elif defined(KB_CRC32C_X86)
-    unsigned a, b, c, d;                                    /* not __builtin_cpu_supports: that wants a run-time library */
+    unsigned a, b, c, d;                                    /* not __builtin_cpu_supports, which needs a run-time library */
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 20 & 1) != 0;
 #elif defined(KB_CRC32C_ARM) && defined(__linux__)
     return (getauxval(AT_HWCAP) >> 7 & 1) != 0;             /* HWCAP_CRC32 */

@@ -2,6 +2,8 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t
 
+from kbroker._core.arguments cimport integer
+
 cdef extern from "codec/crc32c.h" nogil:
     void kb_crc32c_setup() noexcept
     uint32_t kb_crc32c(uint32_t crc, const char *data, int64_t size_bytes) noexcept
@@ -18,14 +20,6 @@ cdef uint32_t crc32c(uint32_t crc, const char *data, int64_t size_bytes) noexcep
     return kb_crc32c(crc, data, size_bytes) if size_bytes > 0 else crc
 
 
-cdef uint32_t checked_start(object crc) except? 1:
-    if not isinstance(crc, int):
-        raise TypeError(f"crc must be an integer, not {type(crc).__name__}")
-    if crc < 0 or crc > 0xFFFFFFFF:
-        raise ValueError(f"crc must be between 0 and 4294967295, got {crc}")
-    return crc
-
-
 def _python_crc32c(data, crc=0) -> int:
     """Return the CRC-32C of `data`, continuing from the checksum `crc` of the preceding bytes.
 
@@ -37,7 +31,7 @@ def _python_crc32c(data, crc=0) -> int:
 
     Threads: any; the GIL is released from 5 KiB on, so the caller must not change the buffer meanwhile.
     """
-    cdef uint32_t value = checked_start(crc)
+    cdef uint32_t value = <uint32_t>integer(crc, "crc", 0, 0xFFFFFFFF)
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     if view.len < SMALL_BYTES:
@@ -57,7 +51,7 @@ del globals()["_python_crc32c"]
 
 def _crc32c_by_table(data, crc=0) -> int:
     """Return ``crc32c`` computed by the tables alone, so that a test can compare both back ends."""
-    cdef uint32_t value = checked_start(crc)
+    cdef uint32_t value = <uint32_t>integer(crc, "crc", 0, 0xFFFFFFFF)
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     value = kb_crc32c_by_table(value, <const unsigned char *>view.buf, <size_t>view.len)

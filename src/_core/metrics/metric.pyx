@@ -205,10 +205,9 @@ cdef class Metric:
         return metric_is_rate(self.metric)
 
     def samples(self) -> list:
-        """Return the samples in the order of the ring, as (start_ms, last_event_ms, event_count, value); changes
-        nothing.
+        """Return the samples in the order of the ring, without changing them; empty for a statistic without samples.
 
-        Empty for a statistic without samples.
+        A sample is (start_ms, last_event_ms, event_count, value).
         """
         cdef list found = []
         cdef Sample sample

@@ -201,7 +201,7 @@ cdef class Sensor:
             value: any float; below zero subtracts recorded values.
             time_ms: milliseconds since 1970; None: the time of the clock.
             check: False records only.
-        Raises: QuotaViolationError by the first violated metric; the value stays recorded, parents are not reached.
+        Raises: QuotaViolationError for the first violated metric; the value stays recorded, parents are not reached.
         """
         cdef int64_t now_ms = checked_time(time_ms, self.clock)
         cdef Violation violation

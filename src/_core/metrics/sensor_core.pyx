@@ -68,7 +68,7 @@ cdef bint sensor_is_removed(SensorCore *sensor) noexcept nogil:
 
 
 cdef void **grown(void **items, int32_t count, int32_t *capacity) noexcept nogil:
-    """Make room for one more pointer; return it, or NULL."""
+    """Return the array with capacity for one more pointer; NULL: out of memory, the array is unchanged."""
     cdef void **larger
     if count < capacity[0]:
         return items

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.metrics.histogram cimport HistogramScheme, bin_of, value_of_bin
 from kbroker._core.metrics.metric_config cimport UNIT_SECONDS, StatConfig, convert_ms, unit_number
-from kbroker._core.metrics.token_bucket cimport bucket_measure, bucket_record
+from kbroker._core.metrics.token_bucket cimport bucket_measure, bucket_record, fewer
 
 
 # ---------------------------------------------------- samples
@@ -25,20 +25,14 @@ cdef extern from "<cfloat>" nogil:
 
 cdef extern from *:
     """
-    // As Math.max and Math.min: -0.0 is below 0.0, and the result with a NaN is NaN.
+    // As Math.max: -0.0 is below 0.0, and the result with a NaN is NaN.
     static inline double kb_larger(double a, double b) noexcept {
         if (a != a) return a;
         if (a == 0.0 && b == 0.0) return a + b;
         return a >= b ? a : b;
     }
-    static inline double kb_smaller(double a, double b) noexcept {
-        if (a != a) return a;
-        if (a == 0.0 && b == 0.0) return -(-a - b);
-        return a <= b ? a : b;
-    }
     """
     double larger "kb_larger"(double a, double b) noexcept nogil
-    double smaller "kb_smaller"(double a, double b) noexcept nogil
 
 
 cdef inline int64_t sample_ms(const SampleWindow *window, const StatConfig *config) noexcept nogil:
@@ -131,7 +125,7 @@ cdef void window_record(SampleWindow *window, const StatConfig *config, double v
     elif window.kind == SAMPLE_MAX:
         sample.value = larger(sample.value, value)
     elif window.kind == SAMPLE_MIN:
-        sample.value = smaller(sample.value, value)
+        sample.value = fewer(sample.value, value)
     else:
         bin = window.counts + <size_t>window.current * window.scheme.bins + bin_of(&window.scheme, value)
         bin[0] += 1.0
@@ -164,7 +158,7 @@ cdef inline double combine(const SampleWindow *window) noexcept nogil:
             if window.kind == SAMPLE_MAX:
                 total = larger(total, window.ring[i].value)
             else:
-                total = smaller(total, window.ring[i].value)
+                total = fewer(total, window.ring[i].value)
         return total if events else NAN
     for i in range(window.length):
         total += window.ring[i].value

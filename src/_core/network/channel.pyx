@@ -93,10 +93,7 @@ cdef void channel_drop_io(Channel *channel) noexcept nogil:
         channel.transport.close(channel)
         channel.fd = -1
     frames_clear(&channel.reader)
-    free(channel.left)
-    channel.left = NULL
-    channel.left_at = 0
-    channel.left_end = 0
+    drop_left(channel)
 
 
 cdef void channel_free(Channel *channel) noexcept nogil:
@@ -223,8 +220,8 @@ cdef bint keep_left(Channel *channel, const char *data, int64_t size_bytes) noex
     return True
 
 
-cdef void starve(EventLoop *loop, Channel *channel) noexcept nogil:
-    """Mute for memory: the channel waits its turn in this loop, and the loop among all loops of the pool."""
+cdef void memory_mute(EventLoop *loop, Channel *channel) noexcept nogil:
+    """Mute a channel for memory: it waits for its turn in this loop, and the loop for its turn in the pool."""
     count(&loop.counters.memory_mutes, 1)
     channel.mute_state = mute_state_after_mute(channel.mute_state)
     channel.may_be_readable = True
@@ -242,7 +239,7 @@ cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nog
     if result == FEED_MEMORY:
         loop.out_of_memory = True
         if channel.reader.staged_count == 0:        # else it is retried when the responses to its frames are sent
-            starve(loop, channel)
+            memory_mute(loop, channel)
     elif result == FEED_INVALID:                    # the frames before it are still served
         count(&loop.counters.invalid_frames, 1)
         channel.has_invalid_frame = True
@@ -332,7 +329,7 @@ cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil:
         return
     if is_not_its_turn(loop, channel):
         loop.out_of_memory = True
-        starve(loop, channel)
+        memory_mute(loop, channel)
         return
     if channel.left is not NULL:
         result = frames_feed(

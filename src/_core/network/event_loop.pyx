@@ -186,7 +186,7 @@ cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil
 
 
 cdef bint shake_hands(EventLoop *loop, Channel *channel) noexcept nogil:
-    """Return whether the transport is ready now; until then nothing is read or written but by itself."""
+    """Return whether the transport is ready now; until then only the handshake reads and writes."""
     cdef int ready = channel.transport.handshake(channel)
     if ready == KB_WANT_WRITE:
         loop_want_write(loop, channel)
@@ -506,7 +506,7 @@ cdef object milliseconds(int64_t ns):
 cdef dict channel_facts(ChannelCopy *copy, int64_t now_ns):
     """Return the facts of a channel as a dict; times in milliseconds."""
     cdef dict facts = {
-        "address": f"{copy.remote_host.decode('utf-8', 'replace')}",
+        "address": copy.remote_host.decode("utf-8", "replace"),
         "port": copy.remote_port,
         "stage": STAGES[copy.stage],
         "muted": [MUTE_REASONS[i] for i in range(MUTED_REASONS) if copy.why_muted >> i & 1],

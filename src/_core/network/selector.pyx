@@ -112,7 +112,7 @@ cdef class Selector:
     """Loop that polls connections, cuts their bytes into frames and sends responses: one frame per connection and poll.
 
     Args:
-        framing, max_receive_size, delimiter: see ``_core.framing.Framer``.
+        framing, max_receive_size, delimiter: see ``_core.codec.framing.Framer``.
         pool: charged with each receive until its release; None: unlimited.
         idle_ms: time without traffic after which a connection is closed, one per poll; negative: never.
         frame_timeout_ms: time limit for receiving a whole frame; 0: none.
@@ -279,15 +279,11 @@ cdef class Selector:
             channel = core.loop.disconnected.next.channel
             list_remove(&channel.disconnected)
             endpoint = <Endpoint>channel.owner
-            self.forget(endpoint)
+            if self.endpoints.get(endpoint.id) is endpoint:
+                del self.endpoints[endpoint.id]
             if not endpoint.silent:
                 self.disconnected[endpoint.id] = state_name(channel.close_reason)
             channel_free(channel)
-        return 0
-
-    cdef int forget(self, Endpoint endpoint) except -1:
-        if self.endpoints.get(endpoint.id) is endpoint:
-            del self.endpoints[endpoint.id]
         return 0
 
     def send(self, str connection_id not None, const unsigned char[::1] data not None):
@@ -358,7 +354,7 @@ cdef class Selector:
             loop_wake(&self.core.loop)
 
     def is_open(self, str connection_id not None):
-        """True while the id is registered and not closing."""
+        """Return whether the id is registered and not closing."""
         cdef Endpoint endpoint = self.endpoints.get(connection_id)
         return (endpoint is not None and self.core is not NULL and endpoint.channel.close_reason == 0
                 and not endpoint.channel.end_of_stream)
@@ -370,7 +366,7 @@ cdef class Selector:
         return self.core.loop.out_of_memory
 
     def lowest_priority_channel(self):
-        """Id of the connection to close first: one that is closing, else the least recently active; or None."""
+        """Return the id of the connection to close first, or None: a closing one, else the least recently active."""
         cdef Channel *channel
         self.check_open()
         channel = loop_lowest_priority(&self.core.loop)

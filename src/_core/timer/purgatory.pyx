@@ -15,6 +15,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.timer.purgatory_core cimport (
     Operation, OperationTable, Purgatory, PurgatorySnapshot, WaitingEntry, leave_all_lists, maybe_purge,
@@ -38,13 +39,15 @@ cdef extern from "Python.h":
 cdef enum:
     REAPER_TURN_MS = 200
 
+cdef int64_t LARGEST = (<int64_t>1 << 62) - 1
+
 cdef struct PythonOperation:
     Operation base
     PyObject *object                # owned while watched and not completed, else NULL
 
 
 cdef object watched_object(Operation *op):
-    """A new reference of the object, or None once it is completed."""
+    """Return a new reference to the object, or None once it is completed."""
     cdef PythonOperation *self = <PythonOperation *>op
     result = None
     mutex_lock(&op.own_lock)        # held for these lines only, by threads that do not wait meanwhile
@@ -136,7 +139,7 @@ cdef void python_let_go(Operation *op) noexcept nogil:
 
 
 cdef bint reported(object callback) noexcept:
-    """Call; true if the response is true. One operation's failure never ends the thread that completes them all."""
+    """Return whether a callback returns a true value; an exception is reported, and ends no thread."""
     cdef PyObject *result = PyObject_CallNoArgs(callback)
     cdef int truth = -1
     if result is not NULL:
@@ -182,15 +185,12 @@ cdef class DelayedOperation:
         self.op.timer_entry.fire = fire_python
 
     def __init__(self, timeout_ms, lock=None):
-        if not isinstance(timeout_ms, int):
-            raise TypeError(f"timeout_ms must be an integer, not {type(timeout_ms).__name__}")
-        if not 0 <= timeout_ms < 1 << 62:
-            raise ValueError(f"timeout_ms must be between 0 and 2**62, got {timeout_ms}")
+        cdef int64_t checked_ms = integer(timeout_ms, "timeout_ms", 0, LARGEST)
         if lock is not None and not (hasattr(lock, "__enter__") and hasattr(lock, "__exit__")):
             raise TypeError(f"lock must be a lock, not {type(lock).__name__}")
         if self.lock is not None:
             raise RuntimeError("DelayedOperation.__init__ was called before")
-        self.op.timeout_ms = timeout_ms
+        self.op.timeout_ms = checked_ms
         self.lock = threading.RLock() if lock is None else lock
 
     def __dealloc__(self):
@@ -268,23 +268,19 @@ cdef class PurgatoryHandle:
 
     def __cinit__(self, str name not None, clock=None, purge_interval=1000, shards=512, timer=None):
         cdef Timer *own
-        if not isinstance(purge_interval, int) or not isinstance(shards, int):
-            raise TypeError("purge_interval and shards must be integers")
-        if not 0 <= purge_interval < 1 << 62:
-            raise ValueError(f"purge_interval must be >= 0, got {purge_interval}")
-        if not 1 <= shards <= 65536:
-            raise ValueError(f"shards must be between 1 and 65536, got {shards}")
+        cdef int64_t interval = integer(purge_interval, "purge_interval", 0, LARGEST)
+        cdef int32_t shard_count = <int32_t>integer(shards, "shards", 1, 65536)
         self.name = name
         if timer is not None:
             if clock is not None:
                 raise ValueError("give a clock or a timer, not both")
-            self.purgatory = purgatory_new(borrow_timer(timer), purge_interval, shards)
+            self.purgatory = purgatory_new(borrow_timer(timer), interval, shard_count)
         else:
             own = timer_new(borrow_clock(clock), 1, 20)
             if own is NULL:
                 raise MemoryError
             self.owns_timer = True
-            self.purgatory = purgatory_new(own, purge_interval, shards)
+            self.purgatory = purgatory_new(own, interval, shard_count)
             timer_release(own)
         if self.purgatory is NULL:
             raise MemoryError
@@ -407,13 +403,8 @@ cdef class PurgatoryHandle:
         cdef PurgatorySnapshot taken
         cdef WaitingEntry *entry
         cdef DelayedOperation operation
-        cdef int64_t i, due_ms, now_ms
+        cdef int64_t i, due_ms, now_ms, most = integer(limit, "limit", 1, 100000)
         cdef bint made
-        if not isinstance(limit, int):
-            raise TypeError(f"limit must be an integer, not {type(limit).__name__}")
-        if not 1 <= limit <= 100000:
-            raise ValueError(f"limit must be between 1 and 100000, got {limit}")
-        cdef int64_t most = limit
         with nogil:
             made = purgatory_snapshot_take(&taken, self.purgatory, most)
         if not made:
@@ -477,7 +468,7 @@ cdef class PurgatoryHandle:
         return atomic_load(&self.purgatory.closed) != 0
 
     def advance(self, timeout_ms) -> bool:
-        """One turn of the reaper: wait up to `timeout_ms` for a bucket, expire due operations, purge if that is due.
+        """Take a turn of the reaper: wait up to `timeout_ms` for a bucket, expire due operations, purge if that is due.
 
         Returns: true if a bucket was polled.
 
@@ -534,7 +525,7 @@ cdef bint is_among(object key, object keys) noexcept:
 
 
 cdef Key key_of(object key) except *:
-    """Equal objects have equal keys. Different ones may: then an operation is only tested once more than needed."""
+    """Return the key of an object. Objects that differ may have equal keys: an operation is then tested needlessly."""
     cdef Key result
     result.high = hash(key)
     result.low = hash((key, 0x6B62))

@@ -173,7 +173,7 @@ cdef inline TimerEntry *take_due_locked(Timer *timer) noexcept nogil:
     return entry
 
 
-# --- the contract of timing_wheel.pxd
+# --- the functions of the .pxd
 
 cdef void wake_waiters(void *arg) noexcept nogil:
     cdef Timer *timer = <Timer *>arg
@@ -373,7 +373,7 @@ cdef Clock *timer_clock(Timer *timer) noexcept nogil:
 
 
 cdef Bucket *bucket_at(Timer *timer, int32_t level, int32_t slot) noexcept nogil:
-    """The lists of a timer in the order in which they come due."""
+    """Return a list of entries: in the order of levels and slots, the lists become due."""
     if level < 0:
         return &timer.due if level == -2 else &timer.fresh
     return &timer.wheels[level].buckets[slot]

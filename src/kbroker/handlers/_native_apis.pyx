@@ -241,8 +241,6 @@ cdef class NativeApis:
         mutex_init(&native_apis.topics_lock)
         mutex_init(&native_apis.bodies_lock)
         mutex_init(&native_apis.delayed_lock)
-        if requests.queue == NULL or python_requests.queue == NULL:
-            raise ValueError("the queues are closed")
         native_apis.clock = clock_retain(borrow_clock(clock))
         self._clock = clock
         if appends is not None:

@@ -2,7 +2,7 @@
 from kbroker._core.requests.request cimport Request
 from kbroker.requests._native_types cimport Handler
 
-# Gather a batch; false: not all of its frames are such requests for the run's partition, or there is no room. Call
+# Gather a batch; false: not all of its frames are such requests for the run's partition, or the run is full. Call
 # refresh_topics before the first one: the run refers to the handler's topics.
 cdef bint run_add(Handler *handler, Request *head) noexcept nogil
 # Append the gathered requests and send their responses.

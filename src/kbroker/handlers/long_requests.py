@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 
 class LongRequests:
-    """A thread that starts with the first of these requests. Threads: any; ``stop`` once."""
+    """Thread of long requests, which starts with the first of them. Threads: any; ``stop`` once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -25,8 +25,9 @@ class SocketServerOptions(NamedTuple):
     a whole request; 0: no limit. ``request_batch_max``: maximum size of a request batch, 1 (Kafka's exact behaviour) to
     1024. ``principal``: identity of every connection without authentication.
 
-    ``framing``, ``delimiter`` and ``max_request_bytes`` define how bytes become requests (``_core.framing.Framer``);
-    ``backend`` is "auto", "epoll", "kqueue" or a function that creates a selectors-like object for each thread.
+    ``framing``, ``delimiter`` and ``max_request_bytes`` define how bytes become requests, as in
+    ``_core.codec.framing.Framer``. ``backend`` is "auto", "epoll", "kqueue" or a function that creates a selectors-like
+    object for each thread.
 
     ``kafka_requests``: each request carries the state of Kafka's handlers, metrics and quotas. Without it there are no
     request metrics and no records of finished requests, and no listener may authenticate its clients. None: with

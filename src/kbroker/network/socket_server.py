@@ -212,7 +212,7 @@ class SocketServer:
     def connect(self, principal: str, remote_host: str) -> socket.socket:
         """Return a connection of this process whose client is authenticated already.
 
-        It does not count towards the limits of connections. Its network thread starts with the first one.
+        It does not count towards the limits of connections. Its network thread starts with the first such connection.
 
         Args: ``principal``: as ``User:name``; ``remote_host``: address of the client for ACLs, quotas and logs.
         Threads: any. Raises: OSError if the server does not serve, has too many new connections, or cannot start the
@@ -222,9 +222,9 @@ class SocketServer:
 
         with self._resize_lock:
             if not self._started or self._stopping:
-                raise OSError(errno.ECONNREFUSED, "the broker stops")
+                raise OSError(errno.ECONNREFUSED, "the socket server does not serve")
             if self._entrance is None:
-                # a name of a listener that authenticates its clients: as those of the entrance are
+                # preferably the name of a listener with authentication, which the clients of the entrance have passed
                 number, bound = max(enumerate(self._bound), key=lambda one: one[1].listener.has_sasl)
                 entrance = _BoundListener(bound.listener, bound.socket, is_internal=True)
                 entrance.free_tables = bound.free_tables  # a failed attempt leaves its tables to the next thread

@@ -380,7 +380,7 @@ cdef class ArrowRows:
             raise ValueError(f"row {row}: an offset points outside of its buffer")
         if status == BAD_PARTITION:
             raise ValueError(
-                f"row {row}: of partitions 0 to {self.partition_count - 1} there is no {self.rows.bad_partition}")
+                f"row {row}: expected a partition from 0 to {self.partition_count - 1}, got {self.rows.bad_partition}")
         if status == NO_HEADER_KEY:
             raise ValueError(f"row {row}: a header has no key")
         if status == TOO_LARGE:

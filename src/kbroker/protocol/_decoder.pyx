@@ -260,6 +260,25 @@ cdef dict read_struct(MessageReader *r, Plan plan):
     return out
 
 
+cdef dict read_message(Plan plan, object data, Py_ssize_t offset, int64_t max_elements, int64_t *end):
+    """Decode one struct of `data`, and set ``end`` to the position after it."""
+    cdef Py_buffer buffer
+    cdef MessageReader r
+    cdef dict out
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if offset < 0 or offset > buffer.len:
+            raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
+        r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
+        r.max_elements = r.elements_left = max_elements
+        r.source = <PyObject *>data
+        out = read_struct(&r, plan)
+        end[0] = r.position
+        return out
+    finally:
+        PyBuffer_Release(&buffer)
+
+
 def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
     """Decode one struct of `data`; return it and the position after it.
 
@@ -272,19 +291,9 @@ def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
 
     Raises: ProtocolError: the bytes are not such a struct. ValueError: `offset` is outside `data`.
     """
-    cdef Py_buffer buffer
-    cdef MessageReader r
-    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
-    try:
-        if offset < 0 or offset > buffer.len:
-            raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
-        r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
-        r.max_elements = r.elements_left = ELEMENT_BUDGET
-        r.source = <PyObject *>data
-        out = read_struct(&r, plan)
-        return out, r.position
-    finally:
-        PyBuffer_Release(&buffer)
+    cdef int64_t end = 0
+    out = read_message(plan, data, offset, ELEMENT_BUDGET, &end)
+    return out, end
 
 
 def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=ELEMENT_BUDGET):
@@ -293,20 +302,10 @@ def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=E
     Args:
         max_elements: maximum number of elements of all its arrays together.
     """
-    cdef Py_buffer buffer
-    cdef MessageReader r
+    cdef int64_t end = 0
     if max_elements < 0:
         raise ValueError(f"max_elements must be >= 0, got {max_elements}")
-    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
-    try:
-        if offset < 0 or offset > buffer.len:
-            raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
-        r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
-        r.max_elements = r.elements_left = max_elements
-        r.source = <PyObject *>data
-        return read_struct(&r, plan)
-    finally:
-        PyBuffer_Release(&buffer)
+    return read_message(plan, data, offset, max_elements, &end)
 
 
 def skip_tags(data, Py_ssize_t offset=0):

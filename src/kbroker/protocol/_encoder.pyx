@@ -155,15 +155,13 @@ cdef class Plan:
             self.count = i + 1
             self.template[field_name] = default
             f.element_bytes = max(1, least_bytes(f.kind, compact, child))
-            if not present:
-                if self.tagged_count:       # the writers find the tagged fields by their position at the end
-                    raise ValueError(f"{name}.{field_name}: tagged fields come last")
-                continue
-            if f.tag >= 0:
+            if present and f.tag >= 0:
                 self.tagged_count += 1
                 continue
-            if self.tagged_count:
+            if self.tagged_count:           # the writers find the tagged fields by their position at the end
                 raise ValueError(f"{name}.{field_name}: tagged fields come last")
+            if not present:
+                continue
             if f.is_array:
                 self.min_bytes += 1 if compact else 4
             elif f.kind == STRUCT and nullable:

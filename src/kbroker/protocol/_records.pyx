@@ -466,7 +466,7 @@ cdef char *beginning(RecordBatch batch, int64_t cap_bytes, int64_t *size, bint *
     """
     cdef char *owned = NULL
     cdef int codec = batch.header.attributes & CODEC_MASK
-    cdef int64_t packed_bytes = batch.header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    cdef int64_t packed_bytes = <int64_t>batch.header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
     cdef int32_t status = 0
     size[0] = packed_bytes
     if codec:

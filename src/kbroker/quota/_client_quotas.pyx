@@ -507,7 +507,7 @@ cdef class ClientQuotaManagers:
         """Publish the verdicts on a request (``verdicts``), before its response.
 
         ``serves_mutations``: whether its response contains the delay of its mutations, if there was one.
-        Raises: ValueError.
+        Raises: ValueError after its response.
         """
         cdef Request *judged = request.request
         request.check_kafka()

@@ -262,7 +262,7 @@ class RequestContext(NamedTuple):
             self.completion.close()
 
 
-#: The part of a handler that takes seconds: one returns it to have the thread of long requests call it.
+#: Part of a handler that takes seconds: the handler returns it, and the thread of long requests calls it.
 LongWork = Callable[[ApiContext, Body, RequestContext], Body]
 
 

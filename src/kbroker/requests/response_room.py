@@ -16,7 +16,7 @@ DICT_BYTES, FIELD_BYTES, ITEM_BYTES = 128, 16, 8
 
 #: Error of entries beyond the limit of a coordinator's response: clients retry those entries alone.
 NO_ROOM = Errors.COORDINATOR_LOAD_IN_PROGRESS
-NO_ROOM_TEXT = "This response has no room for it: ask again in another request."
+NO_ROOM_TEXT = "This response is full: request this entry in another one."
 
 _SIZED = (str, bytes, list, dict)
 

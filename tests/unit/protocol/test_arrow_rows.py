@@ -110,8 +110,8 @@ def test_a_limit_stops_before_the_row_that_would_exceed_it() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ArrowRows(2, None, None, numbers([1, 3])), "row 1: of partitions 0 to 2 there is no 3"),
-        (lambda: ArrowRows(1, None, None, numbers([-1])), "row 0: of partitions 0 to 2 there is no -1"),
+        (lambda: ArrowRows(2, None, None, numbers([1, 3])), "row 1: expected a partition from 0 to 2, got 3"),
+        (lambda: ArrowRows(1, None, None, numbers([-1])), "row 0: expected a partition from 0 to 2, got -1"),
         (lambda: ArrowRows(3, None, None, numbers([1])), "null or outside"),
         (lambda: ArrowRows(1, None, None, None, lists([[(None, b"v")]])), "row 0: a header has no key"),
         (lambda: ArrowRows(1, (*strings([b"k"])[:3], b""), None), "row 0: an offset points outside"),
@@ -156,7 +156,7 @@ def test_rows_that_could_not_be_assigned_are_not_appended() -> None:
     """A failed assignment ends the one before it."""
     rows = ArrowRows(2, None, None, numbers([0, 2]))
     rows.assign(3)
-    with pytest.raises(ValueError, match="there is no 2"):
+    with pytest.raises(ValueError, match="from 0 to 1, got 2"):
         rows.assign(2)
     with pytest.raises(ValueError, match="assigned"):
         rows.append({0: RecordBatchBuilder(), 2: RecordBatchBuilder()}, 0, 0, NOW_MS, 0, 1)

@@ -276,7 +276,10 @@ cdef class ConnectionQuotas:
         return measured(self.core, &self.demand(listener).throttle_ms)
 
     def ip_throttle_time(self, str listener not None):
-        """The same for connections refused for the rate of their address (``ip-connection-accept-throttle-time``)."""
+        """Average delay of connections refused for their address's rate in ms, or NaN.
+
+        The metric ``ip-connection-accept-throttle-time``.
+        """
         return measured(self.core, &self.demand(listener).address_throttle_ms)
 
     def ip_rates(self):

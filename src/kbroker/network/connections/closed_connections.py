@@ -22,7 +22,7 @@ class ClosedConnections:
         self._watched: dict[tuple[int, int], str] = {}
 
     def watch(self, connection_id: str) -> None:
-        """Watch a connection. One that is closed already is not reported: check it afterwards."""
+        """Watch a connection. An earlier close is not reported, so the caller checks for one afterwards."""
         key = connection_key(connection_id)
         with self._lock:
             self._watched[key] = connection_id

@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef ProcessorCore *find_stuck(Watch *watch, bint *any_help) noexcept nogil:
-    """Return a network thread that helps for too long, whose loop then is the stand-in's. Under the lock."""
+    """Return a network thread that has helped for too long, and pass its loop to a stand-in. Under the lock."""
     cdef ProcessorCore *core = watch.first
     cdef int64_t role, now = clock_now_ns(watch.clock)
     any_help[0] = core is not NULL and request_queue_unstick(core.queue)      # the server has one queue

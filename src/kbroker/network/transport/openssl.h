@@ -85,7 +85,7 @@ static long kb_bio_control(void *bio, int command, long number, void *data) {
     return command == KB_BIO_FLUSH;
 }
 
-/* Find the functions in the library of the ssl module, whose file is `path`. Return 1 if all are there. */
+/* Find the functions in the library of the ssl module, whose file is `path`. Return 1 if it has all of them. */
 static int kb_openssl_load(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     if (library == NULL) return 0;
@@ -101,7 +101,7 @@ static int kb_openssl_load(const char *path) {
     return 1;
 }
 
-/* Let a new connection of the module use the socket. Return 1, or 0 without memory or when the layout is another one. */
+/* Let a new connection of the module use the socket. Return 1; 0 if memory is exhausted, or the layout differs. */
 static int kb_tls_attach(kb_tls *tls, PyObject *context, PyObject *connection, size_t read_bytes) {
     void *ssl = ((kb_ssl_connection *)connection)->ssl;
     if (kb_openssl.SSL_get_SSL_CTX(ssl) != ((kb_ssl_context *)context)->ctx) return 0;
