@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from html import unescape
 
 import pytest
@@ -60,6 +61,18 @@ def make(broker: Broker, name: str, partitions: int = 2, records: int = 0) -> No
 
 
 # ---------------------------------------------------------------- topics
+
+
+def test_a_form_with_the_name_of_its_change_waits_for_nothing(pages: Console) -> None:
+    """The request would wait for itself, and a few of them would block the console."""
+    fields = with_secret(pages, topic="itself", was="Create topic itself")
+    found: list[int] = []
+    sender = threading.Thread(
+        target=lambda: found.append(post(pages, "topic/create/apply", fields).status), daemon=True
+    )
+    sender.start()
+    sender.join(30)
+    assert found == [409]
 
 
 def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, caplog: pytest.LogCaptureFixture) -> None:

@@ -401,7 +401,7 @@ class Console:
         cookie = cookie_of(request.headers)
         fields = hashlib.sha256(request.body).digest()
         sent, owner = form.text("was"), (cookie, self._sessions.principal(cookie), site.identity, name, fields)
-        with self._parts.applied.alone(sent):
+        with self._parts.applied.alone("form", sent):
             result = self._parts.applied.result(sent, owner)
             if result is not None:
                 return self._response(request, path, result, is_part=False)

@@ -24,7 +24,7 @@ class Applied:
         self._clock = clock
         self._changed = threading.Condition()
         self._titles: dict[str, str] = {}  # of the change, by form, the oldest first
-        self._busy: set[str] = set()
+        self._busy: set[tuple[str, ...]] = set()
         self._results: dict[tuple[str, object], tuple[int, View]] = {}  # until when, by form and owner
 
     def claim(self, form: str, title: str) -> bool:
@@ -43,10 +43,11 @@ class Applied:
             return next((form for form, made in reversed(self._titles.items()) if made == title), "")
 
     @contextmanager
-    def alone(self, name: str) -> Iterator[None]:
-        """Enter once no other request applies the form, or the change with the title, ``name``.
+    def alone(self, *name: str) -> Iterator[None]:
+        """Enter once no other request applies the form, or the change with the title, of a name: its kind, and itself.
 
-        A double click sends a form twice at once. A request takes the name of its form before that of its change.
+        A double click sends a form twice at once. A request enters for its form before it enters for the title of its
+        change. Browsers choose the names of forms, which must not be those of titles.
         """
         with self._changed:
             self._changed.wait_for(lambda: name not in self._busy)

@@ -134,7 +134,8 @@ def apply(site: Site, name: str, action: Action, form: Query) -> tuple[Change, V
 
     The returned page has a status other than 200 if nothing was changed. Raises: PageError.
     """
-    with site.parts.applied.alone(_made(site, action, form).title):  # two forms may have been shown the same state
+    title = _made(site, action, form).title
+    with site.parts.applied.alone("title", title):  # two forms may have been shown the same state
         return _apply(site, name, action, form)
 
 
