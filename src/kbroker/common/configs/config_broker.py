@@ -35,6 +35,10 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+# Bounds of the cores: a MetricConfig refuses more.
+LARGEST_WINDOW_MS = 1 << 40
+SAMPLES, WINDOW_SECONDS = between(1, 100_000), between(1, LARGEST_WINDOW_MS // 1000)
+
 # A network thread takes no GIL and keeps several cores busy; more threads than half the cores wake each other.
 # Requests/s with one thread against three on two cores: ApiVersions 1.8 times, Produce 1.4 (16 connections).
 _NETWORK_THREADS = min(3, max(1, usable_cores() // 2))
@@ -162,18 +166,18 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     key("group.max.size", "int", INT32_MAX, "Maximum number of members of one group.", between(1)),
     key("controlled.shutdown.enable", "boolean", True,
         "Whether a stop is a controlled shutdown by the controllers. Without effect unless process.roles=broker."),
-    key("quota.window.num", "int", 11, "Number of windows over which client quotas measure a rate.", between(1),
+    key("quota.window.num", "int", 11, "Number of windows over which client quotas measure a rate.", SAMPLES,
         importance="low"),
-    key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.", between(1),
+    key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.", WINDOW_SECONDS,
         importance="low"),
     key("controller.quota.window.num", "int", 11,
-        "Number of windows over which controller mutation quotas measure a rate.", between(1), importance="low"),
+        "Number of windows over which controller mutation quotas measure a rate.", SAMPLES, importance="low"),
     key("controller.quota.window.size.seconds", "int", 1, "Length of a controller mutation quota window in seconds.",
-        between(1), importance="low"),
+        WINDOW_SECONDS, importance="low"),
     key("metrics.num.samples", "int", 2,
-        "Number of samples from which a metric is computed.", between(1), importance="low"),
-    key("metrics.sample.window.ms", "long", 30_000, "Length of a metric sample in milliseconds.", between(1),
-        importance="low"),
+        "Number of samples from which a metric is computed.", SAMPLES, importance="low"),
+    key("metrics.sample.window.ms", "long", 30_000, "Length of a metric sample in milliseconds.",
+        between(1, LARGEST_WINDOW_MS), importance="low"),
 )  # fmt: skip
 
 OWN_KEYS: tuple[ConfigKey, ...] = (

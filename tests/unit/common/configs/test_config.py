@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker._core.metrics.metric_config import MetricConfig
 from kbroker.common.configs.config import (
     BROKER_TABLE,
     TOPIC_TABLE,
@@ -325,6 +326,17 @@ def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None
         BrokerConfig({name: value})
     assert (caught.value.key, caught.value.allowed) == (name, allowed)
     assert (value in str(caught.value)) == (name != "kbroker.console.token")
+
+
+@pytest.mark.parametrize("prefix", ["", "controller."])
+def test_largest_windows(prefix: str) -> None:
+    """The bounds are those of the cores, so that the error has the name of the key."""
+    samples, seconds = f"{prefix}quota.window.num", f"{prefix}quota.window.size.seconds"
+    config = BrokerConfig({samples: "100000", seconds: "1099511627"})
+    MetricConfig(config.integer(samples), config.integer(seconds) * 1000)
+    for name, value in ((samples, 100_001), (seconds, 1_099_511_628)):
+        with pytest.raises(ConfigError, match=f"Invalid value {value} for configuration {name}"):
+            BrokerConfig({name: str(value)})
 
 
 @pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
