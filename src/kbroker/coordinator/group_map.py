@@ -41,24 +41,31 @@ class GroupMap:
         return self.find_or_make(group_id, None)
 
     def locked(
-        self, group_id: str, create: bool = False, make: Callable[[str], Group] = ClassicGroup
+        self,
+        group_id: str,
+        create: bool = False,
+        make: Callable[[str], Group] = ClassicGroup,
+        shard: GroupShard | None = None,
     ) -> AbstractContextManager[Group | None]:
         """Yield the group under its lock, if it is not dead; None without one. A group left without content is dropped.
 
-        Args: ``create``: create a missing group with ``make``, and the topic if necessary.
+        Args: ``create``: create a missing group with ``make``, and the topic if necessary. ``shard``: that of the
+        group; a caller that holds the lock of another group gives it, since the look-up may wait for that lock.
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if its
         partition of the offsets topic is not served.
         """
-        return _LockedGroup(self, group_id, make if create else None)
+        return _LockedGroup(self, group_id, make if create else None, shard)
 
-    def find_or_make(self, group_id: str, make: Callable[[str], Group] | None) -> Group | None:
+    def find_or_make(
+        self, group_id: str, make: Callable[[str], Group] | None, shard: GroupShard | None = None
+    ) -> Group | None:
         """Return a group, to be used under its lock; make a missing one if ``make`` is given.
 
         Returns: None without such a group, or without the offsets topic.
 
         Raises: KafkaError as ``locked``.
         """
-        shard = self._shard(group_id)
+        shard = shard or self._shard(group_id)
         if shard is None:
             return None
         with shard.lock:
@@ -91,19 +98,22 @@ class GroupMap:
 class _LockedGroup:
     """A group under its lock, for ``GroupMap.locked``. A class: a generator would cost each request 2 us more."""
 
-    __slots__ = ("_group", "_group_id", "_groups", "_make")
+    __slots__ = ("_group", "_group_id", "_groups", "_make", "_shard")
 
-    def __init__(self, groups: GroupMap, group_id: str, make: Callable[[str], Group] | None) -> None:
+    def __init__(
+        self, groups: GroupMap, group_id: str, make: Callable[[str], Group] | None, shard: GroupShard | None
+    ) -> None:
         self._groups = groups
         self._group_id = group_id
         self._make = make
+        self._shard = shard
         self._group: Group | None = None
 
     def __enter__(self) -> Group | None:
         if self._make is not None:
             self._groups.runtime.prepare()
         while True:
-            group = self._groups.find_or_make(self._group_id, self._make)
+            group = self._groups.find_or_make(self._group_id, self._make, self._shard)
             if group is None:
                 return None
             group.lock.acquire()

@@ -22,7 +22,7 @@ from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 from kbroker.coordinator.group_map import GroupMap
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.group_sensors import GroupSensors
-from kbroker.coordinator.group_shard import Group
+from kbroker.coordinator.group_shard import Group, GroupShard
 from kbroker.coordinator.internal_topic import (
     NOTHING_WRITTEN,
     EndMarker,
@@ -175,7 +175,7 @@ class OffsetMetadataManager:
         while True:
             with transactions.lock:
                 group_ids = transactions.group_ids(marker.producer_id)
-            with self._all_locked(group_ids) as groups, transactions.lock:
+            with self._all_locked(shard, group_ids) as groups, transactions.lock:
                 if transactions.group_ids(marker.producer_id) != group_ids:
                     continue  # another commit between the two locks: the lock of its group is needed too
                 shard.check()
@@ -187,10 +187,10 @@ class OffsetMetadataManager:
         written.await_disk()
 
     @contextmanager
-    def _all_locked(self, group_ids: Sequence[str]) -> Iterator[list[Group]]:
-        """Yield the groups that exist, under their locks. Raises: KafkaError as ``GroupMap.locked``."""
+    def _all_locked(self, shard: GroupShard, group_ids: Sequence[str]) -> Iterator[list[Group]]:
+        """Yield the groups of a shard that exist, under their locks. Raises: KafkaError NOT_COORDINATOR."""
         with ExitStack() as locks:
-            found = [locks.enter_context(self._groups.locked(group_id)) for group_id in group_ids]
+            found = [locks.enter_context(self._groups.locked(group_id, shard=shard)) for group_id in group_ids]
             yield [group for group in found if group is not None]
 
     # ------------------------------------------------------------ fetch

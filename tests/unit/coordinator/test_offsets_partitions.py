@@ -1,5 +1,6 @@
 """Loading and unloading of partitions of the offsets topic, and the groups and offsets served meanwhile."""
 
+import threading
 from collections.abc import Callable
 
 from kbroker._core.clock import VirtualClock
@@ -100,6 +101,43 @@ def test_a_transaction_on_a_fresh_topic() -> None:
     add(groups, 1, group="b")
     assert groups.coordinator.runtime.index_of("b") == 2
     assert open_producers(groups.coordinator, 2) == [1]
+
+
+def test_a_marker_of_several_groups_during_the_deletion_of_the_topic() -> None:
+    """A marker that holds the lock of a group never waits for the deletion of the topic, which waits for that lock."""
+    groups = single()
+    for name in ("a", "b"):
+        add(groups, 1, group=name)
+    group = groups.coordinator.runtime.at(0).groups["a"]
+    lock, deletion_waits = group.lock, threading.Event()
+    deletion = threading.Thread(target=groups.coordinator.topic_deleted, args=("__consumer_offsets",), daemon=True)
+
+    class Watched:
+        """The lock; the topic is deleted, and created again, once the marker holds it."""
+
+        def acquire(self) -> None:
+            lock.acquire()
+            deletion.start()
+            assert deletion_waits.wait(20)
+
+        def release(self) -> None:
+            lock.release()
+
+        def __enter__(self) -> None:
+            deletion_waits.set()
+            lock.acquire()
+
+        def __exit__(self, *failure: object) -> None:
+            lock.release()
+
+    group.lock = Watched()  # type: ignore[assignment]
+    results: list[Errors] = []
+    marker = threading.Thread(target=lambda: results.append(complete(groups, 0)), daemon=True)
+    marker.start()
+    marker.join(20)
+    assert results == [Errors.NOT_COORDINATOR], "deadlock"
+    deletion.join(20)
+    assert not deletion.is_alive()
 
 
 def test_offsets_are_on_disk_before_the_response() -> None:
