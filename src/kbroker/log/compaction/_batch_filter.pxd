@@ -66,7 +66,7 @@ cdef struct BatchFilter:        # for one round; used by one thread
     int64_t records_kept
 
 cdef void filter_free(BatchFilter *filter) noexcept nogil
-# takes ownership of rows
+# Take ownership of rows.
 cdef void filter_set_producers(BatchFilter *filter, ProducerFacts *rows, int64_t count) noexcept nogil
 # Write to cleaned the rest of the batch, if any. 0, CLEAN_CORRUPT or -errno
 cdef int32_t filter_batch(BatchFilter *filter, const char *data, const BatchHeader *header,

@@ -4,7 +4,7 @@ Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTra
 horizon). The map of latest offsets is open-addressed, from a key's hash: Kafka's ``SkimpyOffsetMap``, with a keyed hash
 in place of MD5.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memset
 from kbroker._core.containers.array cimport array_reserve
@@ -455,9 +455,7 @@ cdef int32_t filter_records(BatchFilter *filter, const char *data, const BatchHe
         horizon_ms = header.base_timestamp_ms
         starts_horizon = False
     elif starts_horizon:
-        horizon_ms = filter.now_ms + filter.delete_retention_ms
-        if horizon_ms < 0:
-            horizon_ms = 9223372036854775807
+        horizon_ms = filter.now_ms + min(filter.delete_retention_ms, INT64_MAX - filter.now_ms)
     if kept == 0:
         rc = write_empty(filter, header, cleaned) if keep_empty else 0
     elif kept == header.record_count and not starts_horizon:

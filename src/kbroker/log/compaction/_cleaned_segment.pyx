@@ -1,5 +1,5 @@
 """Segments written by the cleaner, and their swap without disturbing readers: LocalLog.replaceSegments."""
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
 from kbroker._core.containers.buffer cimport Buffer, buffer_free, buffer_put, buffer_reserve
@@ -58,7 +58,6 @@ cdef extern from *:
     const char *SUFFIX "KB_SUFFIX"[4][4]        # by state and slot
 
 cdef enum:
-    MAX_INT32 = 2147483647
     WRITE_BYTES = 1048576       # size of the buffer before a write
     OFFSET_INDEX = 0            # slots: the files of a segment
     TIME_INDEX = 1
@@ -164,7 +163,7 @@ cdef int32_t cleaned_append(CleanedSegment *cleaned, const char *batch, int64_t 
     if header.max_timestamp_ms > cleaned.max_timestamp_ms:
         cleaned.max_timestamp_ms = header.max_timestamp_ms
         cleaned.offset_of_max = last_offset
-    if cleaned.bytes_since_index > cleaned.index_interval and cleaned.size_bytes <= MAX_INT32 and (
+    if cleaned.bytes_since_index > cleaned.index_interval and cleaned.size_bytes <= INT32_MAX and (
             cleaned.offsets.size // OFFSET_ENTRY_BYTES < cleaned.index_bytes // OFFSET_ENTRY_BYTES):
         if not buffer_reserve(&cleaned.offsets, OFFSET_ENTRY_BYTES):
             return -ENOMEM

@@ -9,8 +9,8 @@ check and sleeps off the excess. Here bytes are charged to an account as they ar
 when it is more than 300 ms ahead: the same rate, without bursts on a fast disk.
 """
 cimport cython
-from libc.math cimport isfinite
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
+from libc.math cimport INFINITY, isfinite
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from kbroker._core.clock cimport (
@@ -131,7 +131,8 @@ cdef class ByteThrottle:
         cdef bint is_limited = isfinite(bytes_per_second) and 0 < bytes_per_second < 1e18
         with nogil:
             mutex_lock(&self.throttle.lock)
-            self.throttle.bytes_per_second = bytes_per_second
+            # a thread that has checked is_limited before must not wait without a limit
+            self.throttle.bytes_per_second = bytes_per_second if is_limited else INFINITY
             self.throttle.changes += 1
             self.throttle.paid_ns = 0
             atomic_store(&self.throttle.is_limited, is_limited)
@@ -148,7 +149,6 @@ cdef class ByteThrottle:
 cdef enum:
     CLEAN_STOPPED = -20004
     CLEAN_MAP_TOO_SMALL = -20005
-    MAX_INT32 = 2147483647
 
 cdef struct Round:
     Partition *partition        # borrowed
@@ -357,7 +357,7 @@ cdef int32_t group_size(Round *round_, int32_t first, int64_t segment_bytes, int
         last = view.segments[first + count + 1].base_offset - 1
         if size > segment_bytes or offsets > index_bytes or times > index_bytes:
             break
-        if atomic_load(&segment.size_bytes) > 0 and last - base > MAX_INT32:
+        if atomic_load(&segment.size_bytes) > 0 and last - base > INT32_MAX:
             break
         count += 1
     return count
@@ -432,7 +432,7 @@ cdef class Cleaner:
         cdef Round round_
         cdef int32_t rc
         if first_dirty < 0 or first_uncleanable < first_dirty:
-            raise ValueError(f"no range of offsets: {first_dirty} to {first_uncleanable}")
+            raise ValueError(f"expected 0 <= first_dirty <= first_uncleanable, got {first_dirty}, {first_uncleanable}")
         if delete_retention_ms < 0:
             raise ValueError(f"delete_retention_ms must be >= 0, got {delete_retention_ms}")
         memset(&round_, 0, sizeof(Round))
