@@ -12,9 +12,10 @@ from kbroker.log.producers._producer_state cimport (
 )
 from kbroker.log.producers._producer_table cimport (
     NO_GUARD, NOT_VERIFIED, SNAPSHOT_CORRUPT, ProducerState, producer_state_encode_snapshot,
-    producer_state_load_snapshot, producer_state_store_snapshot,
+    producer_state_load_snapshot,
 )
 
+from pathlib import Path
 import os
 
 cdef int64_t INT32_MAX = 0x7FFFFFFF
@@ -177,18 +178,14 @@ cdef class ProducerStateManager:
             free(rows)
 
     def write_snapshot(self, path):
-        cdef bytes encoded = os.fsencode(path)
-        cdef const char *name = encoded
         cdef int64_t size = 0
-        cdef int32_t code
         cdef char *data = producer_state_encode_snapshot(self.state, &size)
         if data == NULL:
             raise MemoryError
-        with nogil:
-            code = producer_state_store_snapshot(name, data, size)
+        try:
+            Path(path).write_bytes(data[:size])
+        finally:
             free(data)
-        if code != 0:
-            raise OSError(-code, os.strerror(-code), os.fsdecode(encoded))
 
     def load_snapshot(self, path, *, now_ms=0, expiration_ms=86_400_000):
         cdef bytes encoded = os.fsencode(path)

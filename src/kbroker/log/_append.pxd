@@ -21,9 +21,9 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
 # Append the batches of several Produce requests, at most RUN_PARTS, in their order and as if each were appended alone:
 # with as few writes as possible, so that all batches of one write succeed or fail together.
 cdef void partition_append_run(Partition *partition, AppendPart *parts, int32_t count) noexcept nogil
-# Append the control batch with which the transaction coordinator ends a producer's transaction; it may be refused, as
-# with 47, 52 or 56.
-# ``transaction_version`` is the transaction's; from 2 on the marker's epoch is above that of the records.
+# Append the control batch with which the transaction coordinator ends a producer's transaction. Among the errors are
+# 47, 52 and 56. ``transaction_version`` is the transaction's; from 2 on the marker's epoch is above that of the
+# records.
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                       int32_t coordinator_epoch, bint is_commit, int16_t transaction_version,
                                       AppendResult *out) noexcept nogil

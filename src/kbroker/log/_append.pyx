@@ -126,7 +126,7 @@ cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
 
 
 cdef inline bint refuse_under_min_isr(Partition *partition, int16_t acks, AppendResult *out) noexcept nogil:
-    """Return whether the append needs more replicas in sync than there are; like Kafka, before any other check."""
+    """Return whether the append is refused for too few replicas in sync, as in Kafka before any other check."""
     if acks != -1 or not atomic_load(&partition.is_under_min_isr):
         return False
     refuse(out, NOT_ENOUGH_REPLICAS, NULL)

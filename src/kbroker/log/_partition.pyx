@@ -157,13 +157,13 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
         used += snprintf(text + used, capacity - used, b"%d %lld\n", partition.epochs[slot],
                          <long long>partition.epoch_starts[slot])
     snprintf(path, PATH_BYTES, b"%s/leader-epoch-checkpoint", partition.directory.path)
-    rc = io_write_file(path, text, used)
+    rc = io_write_file(path, text, used, False)
     free(text)
     return rc
 
 
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil:
-    """Source: ``LeaderEpochFileCache.endOffsetFor``, which knows the leader's epoch from its election on."""
+    """Source: ``LeaderEpochFileCache.endOffsetFor``, which has the leader's epoch from its election on."""
     cdef int32_t latest = <int32_t>atomic_load(&partition.leader_epoch), above
     cdef int64_t log_start
     cdef bint is_known
@@ -237,7 +237,7 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
     crc = crc32c(0, text, used)
     if crc != partition.txn_checkpoint:
         snprintf(path, PATH_BYTES, b"%s/txnindex-checkpoint", partition.directory.path)
-        partition.txn_checkpoint = crc if io_write_file(path, text, used) == 0 else -1
+        partition.txn_checkpoint = crc if io_write_file(path, text, used, False) == 0 else -1
     free(text)
 
 
@@ -367,22 +367,20 @@ cdef void await_reads(Partition *partition, SegmentList *segments) noexcept nogi
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
     cdef int64_t target, flushed
     cdef int32_t rc = 0
-    while True:
-        mutex_lock(&partition.flush_lock)
-        while partition.is_flushing:
-            cond_wait(&partition.flush_done, &partition.flush_lock)
-        flushed = atomic_load(&partition.flushed)
-        target = atomic_load(&partition.log_end)
-        if 0 <= up_to < target:
-            target = up_to
-        if atomic_load(&partition.is_failed):
-            rc = -EIO
-        if rc != 0 or target <= flushed:
-            mutex_unlock(&partition.flush_lock)
-            return rc
-        partition.is_flushing = True
+    mutex_lock(&partition.flush_lock)
+    while partition.is_flushing:
+        cond_wait(&partition.flush_done, &partition.flush_lock)
+    flushed = atomic_load(&partition.flushed)
+    target = atomic_load(&partition.log_end)
+    if 0 <= up_to < target:
+        target = up_to
+    if atomic_load(&partition.is_failed):
+        rc = -EIO
+    if rc != 0 or target <= flushed:
         mutex_unlock(&partition.flush_lock)
-        break
+        return rc
+    partition.is_flushing = True
+    mutex_unlock(&partition.flush_lock)
     if partition.directory is not NULL:
         rc = sync_files(partition, flushed, target)
     if rc != 0 and not was_deleted(partition, rc):

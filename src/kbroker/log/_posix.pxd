@@ -29,7 +29,8 @@ cdef extern from "kbroker/log/posix.h" nogil:
     int io_unlink "kb_unlink"(const char *path) noexcept
     int64_t io_read_file "kb_read_file"(const char *path, char *out, int64_t capacity_bytes) noexcept
     int64_t io_names "kb_names"(const char *path, char *out, int64_t capacity_bytes) noexcept
-    int io_write_file "kb_write_file"(const char *path, const char *data, int64_t size_bytes) noexcept
+    int io_write_file "kb_write_file"(const char *path, const char *data, int64_t size_bytes,
+                                      bint is_synced) noexcept
     void io_drop_cache "kb_drop_cache"(int fd) noexcept
     void io_yield "kb_yield"() noexcept
     void log_path "kb_log_path"(char *out, int64_t capacity_bytes, const char *directory, int64_t base_offset,

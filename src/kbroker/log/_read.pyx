@@ -123,7 +123,7 @@ cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offs
                              int64_t log_end, ReadResult *out) noexcept nogil:
     """Collect the aborted transactions up to the end of the read, or further: clients skip the others.
 
-    A damaged index entry must not hide one, so the batch that it names is looked up.
+    A damaged index entry must not hide a transaction, so the batch that the entry names is looked up.
     """
     cdef int64_t end = place.position + size_bytes, upper, position = 0
     cdef int32_t slot, rc
@@ -323,8 +323,7 @@ cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *hea
     return rc
 
 
-cdef int32_t search_segment(Partition *partition, LogSegment *segment, int64_t target_ms, int64_t from_offset,
-                            Found *out) noexcept nogil:
+cdef int32_t search_segment(LogSegment *segment, int64_t target_ms, int64_t from_offset, Found *out) noexcept nogil:
     cdef int64_t limit = atomic_load(&segment.size_bytes), stamp, offset, position = 0
     cdef BatchHeader header
     cdef int32_t rc, error = 0
@@ -357,10 +356,10 @@ cdef int32_t search_view(Partition *partition, int64_t target_ms, int64_t start,
                 best = view.segments[slot]
                 largest = atomic_load(&best.max_timestamp_ms)
         elif rc == 0 and atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
-            rc = search_segment(partition, view.segments[slot], target_ms, start, out)
+            rc = search_segment(view.segments[slot], target_ms, start, out)
     if best is not NULL:
         # As in Kafka, deleted records count as long as their segment has records that are not deleted.
-        rc = search_segment(partition, best, largest, best.base_offset, out)
+        rc = search_segment(best, largest, best.base_offset, out)
     segment_list_release(view)
     return rc
 

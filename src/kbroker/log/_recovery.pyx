@@ -136,8 +136,8 @@ cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t 
                               int64_t reported_below) noexcept nogil:
     """Apply the batches from from_offset on, and rebuild transaction indexes.
 
-    Segments based at or past aborted_from, which is not below from_offset, get new ones. An index below reported_below
-    that differs is reported.
+    Segments based at or past aborted_from, which is not below from_offset, get new indexes. An index that differs is
+    reported if its segment is based below reported_below.
     """
     cdef int32_t slot, rc, flags
     cdef LogSegment *segment
@@ -191,8 +191,8 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
             from_offset = offset
             partition.snapshot_offset = offset
             break
-        # After another error it may be sound, and the batches of its producers may be deleted. The first of two turns
-        # has removed a damaged one.
+        # After another error the snapshot may be sound, and the batches of its producers may be deleted. -ENOENT: an
+        # earlier call has removed a damaged snapshot.
         if rc not in (SNAPSHOT_CORRUPT, -EIO, -ENOENT):
             raise OSError(-rc, os.strerror(-rc), os.fsdecode(path))
         producer_state_clear(partition.producers)
@@ -207,7 +207,7 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
 cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
     """Return the base of the first segment below end whose transaction index is not the last written one, or -1.
 
-    The checkpoint of their sums makes a start after a clean stop read no batches for that.
+    By the checkpoint of their sums a start after a clean stop finds it without reading batches.
     """
     cdef TxnSum expected
     cdef LogSegment *segment
@@ -275,7 +275,7 @@ cdef int cut_tail(Partition *partition, str directory, LogSegment *segment, cons
 
 cdef int judge_segment(Partition *partition, str directory, LogSegment *segment, int64_t next_base,
                        int64_t recovery_point, const Scan *scan) except -1:
-    """Cut, skip or fence the bytes that are not batches, and report offsets that no batch has."""
+    """Cut or skip the bytes that are not batches, or note the damage; report offsets that no batch has."""
     cdef bint is_last = next_base < 0
     cdef int32_t rc
     if scan.rc == 1 and is_last and scan.next_offset >= recovery_point:
@@ -433,9 +433,9 @@ cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const ch
 
 cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end, bint has_file,
                      int64_t first_scanned) except -1:
-    """Load the epoch file, and the epochs of the batches that a power cut may have made younger than the file.
+    """Load the epoch file, and the epochs of the batches that may be newer than the file after a power cut.
 
-    Where the file is missing or unreadable, the epochs of all batches.
+    If the file is missing or unreadable, load the epochs of all batches.
     """
     cdef int32_t slot, known, error = 0
     cdef OpenFile *file

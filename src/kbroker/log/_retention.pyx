@@ -2,15 +2,15 @@
 
 Readers keep the view they hold.
 """
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport (
     NEW_FILE, DeletedSegment, LogConfig, Partition, advance_watermarks, call_hook, view_publish, write_txn_checkpoint,
 )
-from kbroker.log._posix cimport EIO, ENOMEM, PATH_BYTES, io_modified_ms, io_unlink, log_path
-from kbroker.log.producers._producer_table cimport producer_state_encode_snapshot, producer_state_store_snapshot
+from kbroker.log._posix cimport EIO, ENOMEM, PATH_BYTES, io_modified_ms, io_unlink, io_write_file, log_path
+from kbroker.log.producers._producer_table cimport producer_state_encode_snapshot
 from kbroker.log.segment._index cimport index_is_full
 from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_give_back, segment_list_new, segment_list_release,
@@ -20,7 +20,6 @@ from kbroker.log.segment._segment cimport (
 # ---------------------------------------------------------------------------------------------------------------- roll
 
 cdef enum:
-    MAX_INT32 = 2147483647
     DELETED_AT_ONCE = 16        # segments: appends wait while their files are renamed
 
 
@@ -37,7 +36,7 @@ cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_time
             waited = now_ms - active.created_ms
         if waited > partition.config.segment_ms - partition.jitter_ms:
             return True
-    if last_offset - active.base_offset > MAX_INT32:
+    if last_offset - active.base_offset > INT32_MAX:
         return True
     return index_is_full(&active.offsets) or index_is_full(&active.times)
 
@@ -70,7 +69,7 @@ cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexce
     if snapshot.data is not NULL:
         log_path(path, PATH_BYTES, partition.directory.path, snapshot.offset, b".snapshot")
         # If this fails, recovery replays from an older snapshot.
-        producer_state_store_snapshot(path, snapshot.data, snapshot.size_bytes)
+        io_write_file(path, snapshot.data, snapshot.size_bytes, True)
         free(snapshot.data)
         snapshot.data = NULL
 

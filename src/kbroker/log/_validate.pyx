@@ -85,8 +85,8 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
     out.base_sequence = header.base_sequence
     out.last_sequence = -1
     if header.base_sequence >= 0:
-        if header.base_sequence > 2147483647 - header.last_offset_delta:    # wraps to 0 past the largest int32
-            out.last_sequence = header.last_offset_delta - (2147483647 - header.base_sequence) - 1
+        if header.base_sequence > INT32_MAX - header.last_offset_delta:    # wraps to 0 past the largest int32
+            out.last_sequence = header.last_offset_delta - (INT32_MAX - header.base_sequence) - 1
         else:
             out.last_sequence = header.base_sequence + header.last_offset_delta
     out.max_timestamp_ms = header.max_timestamp_ms
@@ -182,7 +182,7 @@ cdef bint renumber(const char *records, int64_t records_bytes, const BatchHeader
 cdef void check_rebuild(const BatchHeader *header, const RecordsForm *form, BatchCheck *out) noexcept nogil:
     """Refuse values that Kafka cannot write into a new batch, although it stores a sent batch with them unchanged."""
     if form.is_below_zero:
-        refuse(out, UNKNOWN_SERVER_ERROR, b"A time stamp below -1 cannot be written in the topic's codec")
+        refuse(out, UNKNOWN_SERVER_ERROR, b"A timestamp below -1 cannot be written in the topic's codec")
     elif header.attributes & TRANSACTIONAL_BIT and header.producer_id == -1:
         refuse(out, UNKNOWN_SERVER_ERROR, b"A transactional batch needs a producer id in the topic's codec")
     elif header.producer_id != -1 and (header.producer_epoch == -1 or header.base_sequence < 0):
@@ -295,7 +295,7 @@ cdef void check_header(const char *data, int64_t total, const LogConfig *config,
     elif total > config.max_message_bytes:
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
     elif total < BATCH_HEADER_BYTES or not batch_parse(data, total, header) or not batch_crc_ok(data, header):
-        refuse(out, CORRUPT_MESSAGE, b"Record batch is corrupt: checksum or size do not match")
+        refuse(out, CORRUPT_MESSAGE, b"Record batch is corrupt: checksum or size does not match")
     elif header.attributes & CODEC_MASK > ZSTD:
         refuse(out, UNKNOWN_SERVER_ERROR, b"Unknown compression codec")
     elif header.last_offset_delta < 0 or header.record_count < 0 or (is_client and (

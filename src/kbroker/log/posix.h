@@ -338,16 +338,18 @@ static inline int64_t kb_read_file(const char *path, char *out, int64_t capacity
     kb_close(fd);
     return size;
 }
-/* write path.tmp, then rename it to path */
-static inline int kb_write_file(const char *path, const char *data, int64_t size) {
+/* Write path.tmp, then rename it to path; is_synced: its content is on the disk before that. */
+static inline int kb_write_file(const char *path, const char *data, int64_t size, int is_synced) {
     char tmp[4400];
     if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp) return -ENAMETOOLONG;
     int fd = kb_create(tmp);
     if (fd < 0) return fd;
     int64_t rc = kb_pwrite(fd, data, size, 0);
+    if (rc >= 0 && is_synced) rc = kb_sync(fd);
     kb_close(fd);
-    if (rc < 0) { kb_unlink(tmp); return (int)rc; }
-    return kb_rename(tmp, path);
+    if (rc >= 0) rc = kb_rename(tmp, path);
+    if (rc < 0) kb_unlink(tmp);
+    return (int)rc;
 }
 static inline void kb_log_path(char *out, int64_t capacity, const char *directory, int64_t base, const char *suffix) {
     snprintf(out, (size_t)capacity, "%s/%020lld%s", directory, (long long)base, suffix);

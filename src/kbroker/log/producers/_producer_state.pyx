@@ -2,7 +2,7 @@
 
 Source: ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``, KIP-98, KIP-360.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc
 from kbroker._core.containers.linked_list cimport chain_remove
 from kbroker.common._errors cimport (
@@ -21,7 +21,6 @@ cdef enum:
     MAX_EPOCH = 32767
     UNKNOWN_TRANSACTION_VERSION = -1
 
-cdef int32_t INT32_MAX = 0x7FFFFFFF
 cdef int64_t LATE_TRANSACTION_MS = 300000    # longer than any time-out that a producer can request
 
 

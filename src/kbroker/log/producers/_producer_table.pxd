@@ -7,8 +7,7 @@ Verifications are of producers whose next transactional batch is being verified:
 (KIP-890). The table keeps a guard from the request to the transaction coordinator until the append. A marker, or the
 first batch of the transaction, removes it, so that an append that was verified for an older transaction is refused.
 
-Lock: the partition's append lock guards every call except ``producer_state_store_snapshot``, which only writes a file
-and is called without it.
+Lock: the partition's append lock guards every call.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
@@ -17,7 +16,7 @@ from kbroker._core.containers.linked_list cimport Chain, ChainNode
 
 cdef enum:
     REMEMBERED_BATCHES = 5
-    SNAPSHOT_CORRUPT = -1
+    SNAPSHOT_CORRUPT = -10006
 
 cdef struct RememberedBatch:
     int32_t last_sequence
@@ -95,12 +94,9 @@ cdef ProducerState *table_new() noexcept nogil
 cdef void table_clear(ProducerState *state) noexcept nogil
 cdef void table_free(ProducerState *state) noexcept nogil
 
-# Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
-# encode returns malloc'ed bytes, or NULL when memory is exhausted; store returns 0 or -errno.
+# Return the producers in Kafka's snapshot format, version 1: malloc'ed bytes, or NULL when memory is exhausted.
 cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
-cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil
-# Replace the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
-# (never -1: missing permission is always reported as EACCES).
+# Replace the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (state unchanged) or -errno.
 cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
                                           int64_t expiration_ms) noexcept nogil
 

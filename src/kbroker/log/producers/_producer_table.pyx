@@ -2,11 +2,9 @@
 
 Source of the snapshot: ``ProducerStateManager``; of verifications: ``VerificationStateEntry``, KIP-890.
 """
-from libc.errno cimport EACCES, EINTR, EIO, ENOMEM, EPERM, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memmove, memset, strlen
+from libc.string cimport memmove, memset
 from kbroker._core.codec.bytes cimport load_i16, load_i32, load_i64, load_u32, store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.hash_table cimport (
@@ -14,61 +12,9 @@ from kbroker._core.containers.hash_table cimport (
 )
 from kbroker._core.containers.linked_list cimport Chain, ChainNode, chain_insert, chain_remove
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch
+from kbroker.log._posix cimport ENOMEM, io_path_size, io_read_file
 
 import os
-
-
-cdef extern from *:
-    """
-    #include <cstdio>
-    #include <fcntl.h>
-    #include <sys/stat.h>
-    #ifdef _WIN32
-      #include <io.h>
-      #include <windows.h>
-      #define KB_SNAP_READ (_O_RDONLY | _O_BINARY | _O_NOINHERIT)
-      #define KB_SNAP_WRITE (_O_WRONLY | _O_CREAT | _O_TRUNC | _O_BINARY | _O_NOINHERIT)
-      static inline int kb_snap_open(const char *p, int f) { return _open(p, f, _S_IREAD | _S_IWRITE); }
-      static inline long kb_snap_read(int fd, char *b, long n) { return _read(fd, b, (unsigned)n); }
-      static inline long kb_snap_write(int fd, const char *b, long n) { return _write(fd, b, (unsigned)n); }
-      static inline int kb_snap_close(int fd) { return _close(fd); }
-      static inline int kb_snap_sync(int fd) { return _commit(fd); }
-      static inline int kb_snap_unlink(const char *p) { return _unlink(p); }
-      static inline int kb_snap_rename(const char *a, const char *b) {
-          if (MoveFileExA(a, b, MOVEFILE_REPLACE_EXISTING)) return 0;
-          errno = EIO; return -1; }
-      static inline long long kb_snap_size(int fd) {
-          struct _stat64 s;
-          return _fstat64(fd, &s) ? -1 : (long long)s.st_size; }
-    #else
-      #include <unistd.h>
-      #define KB_SNAP_READ (O_RDONLY | O_CLOEXEC)
-      #define KB_SNAP_WRITE (O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC)
-      static inline int kb_snap_open(const char *p, int f) { return open(p, f, 0644); }
-      static inline long kb_snap_read(int fd, char *b, long n) { return (long)read(fd, b, (size_t)n); }
-      static inline long kb_snap_write(int fd, const char *b, long n) { return (long)write(fd, b, (size_t)n); }
-      static inline int kb_snap_close(int fd) { return close(fd); }
-      static inline int kb_snap_unlink(const char *p) { return unlink(p); }
-      static inline int kb_snap_sync(int fd) {
-      #ifdef F_FULLFSYNC
-          if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
-      #endif
-          return fsync(fd); }
-      static inline int kb_snap_rename(const char *a, const char *b) { return rename(a, b); }
-      static inline long long kb_snap_size(int fd) { struct stat s; return fstat(fd, &s) ? -1 : (long long)s.st_size; }
-    #endif
-    """
-    int OPEN_READ "KB_SNAP_READ"
-    int OPEN_WRITE "KB_SNAP_WRITE"
-    int file_open "kb_snap_open"(const char *path, int flags) noexcept nogil
-    long file_read "kb_snap_read"(int fd, char *buf, long n) noexcept nogil
-    long file_write "kb_snap_write"(int fd, const char *buf, long n) noexcept nogil
-    int file_close "kb_snap_close"(int fd) noexcept nogil
-    int file_sync "kb_snap_sync"(int fd) noexcept nogil
-    int file_unlink "kb_snap_unlink"(const char *path) noexcept nogil
-    int file_rename "kb_snap_rename"(const char *old, const char *new) noexcept nogil
-    long long file_size "kb_snap_size"(int fd) noexcept nogil
-
 
 cdef enum:
     FIRST_CAPACITY = 16             # slots; always a power of two
@@ -251,83 +197,21 @@ cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_by
     return data
 
 
-cdef inline int32_t failure() noexcept nogil:
-    cdef int e = errno
-    if e == EPERM:
-        return -EACCES              # -1 would be SNAPSHOT_CORRUPT
-    return -e if e > 0 else -EIO
-
-
-cdef int32_t write_all(int fd, const char *data, int64_t size_bytes) noexcept nogil:
-    cdef int64_t done = 0
-    cdef long n
-    while done < size_bytes:
-        n = file_write(fd, data + done, <long>min(size_bytes - done, <int64_t>1 << 20))
-        if n < 0:
-            if errno == EINTR:
-                continue
-            return failure()
-        done += n
-    if file_sync(fd) != 0:
-        return failure()
-    return 0
-
-
-cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil:
-    cdef size_t path_bytes = strlen(path) + 5
-    cdef char *temporary = <char *>malloc(path_bytes)
-    cdef int32_t result
-    cdef int fd
-    if temporary == NULL:
-        return -ENOMEM
-    snprintf(temporary, path_bytes, "%s.tmp", path)
-    fd = file_open(temporary, OPEN_WRITE)
-    if fd < 0:
-        result = failure()
-        free(temporary)
-        return result
-    result = write_all(fd, data, size_bytes)
-    if file_close(fd) != 0 and result == 0:
-        result = failure()
-    if result == 0 and file_rename(temporary, path) != 0:
-        result = failure()
-    if result != 0:
-        file_unlink(temporary)
-    free(temporary)
-    return result
-
-
 cdef int32_t read_file(const char *path, char **data, int64_t *size_bytes) noexcept nogil:
-    cdef int fd = file_open(path, OPEN_READ)
-    cdef int64_t size
-    cdef int64_t done = 0
-    cdef int32_t result = 0
-    cdef long n
-    if fd < 0:
-        return failure()
-    size = file_size(fd)
+    cdef int64_t size = io_path_size(path), got
     if size < 0:
-        result = failure()
-    elif size < SNAPSHOT_HEADER_BYTES or size >= MAX_SNAPSHOT_BYTES:
-        result = SNAPSHOT_CORRUPT
-    else:
-        data[0] = <char *>malloc(<size_t>size)
-        if data[0] == NULL:
-            result = -ENOMEM
-    while result == 0 and done < size:
-        n = file_read(fd, data[0] + done, <long>min(size - done, <int64_t>1 << 20))
-        if n == 0:
-            result = SNAPSHOT_CORRUPT
-        elif n > 0:
-            done += n
-        elif errno != EINTR:
-            result = failure()
-    file_close(fd)
-    size_bytes[0] = size
-    if result != 0:
-        free(data[0])
-        data[0] = NULL
-    return result
+        return <int32_t>size
+    if size < SNAPSHOT_HEADER_BYTES or size >= MAX_SNAPSHOT_BYTES:
+        return SNAPSHOT_CORRUPT
+    data[0] = <char *>malloc(<size_t>size)
+    if data[0] == NULL:
+        return -ENOMEM
+    got = io_read_file(path, data[0], size)
+    if got == size:
+        size_bytes[0] = size
+        return 0
+    free(data[0])
+    return <int32_t>got if got < 0 else SNAPSHOT_CORRUPT
 
 
 cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_t expiration_ms) noexcept nogil:

@@ -1,5 +1,5 @@
 """Offset and time index of a segment: Kafka's OffsetIndex and TimeIndex over mapped files."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
 from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_lock, mutex_unlock
@@ -10,7 +10,6 @@ from kbroker.log._posix cimport (
 
 cdef enum:
     RESERVE_BYTES = 4096
-    MAX_INT32 = 2147483647
 
 
 cdef inline void index_path(const Index *index, char *out) noexcept nogil:
@@ -238,7 +237,7 @@ cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position)
     cdef int32_t rc
     if count >= index.max_entries:
         return INDEX_FULL
-    if relative < 0 or relative > MAX_INT32 or position < 0 or position > MAX_INT32:
+    if relative < 0 or relative > INT32_MAX or position < 0 or position > INT32_MAX:
         return INDEX_OUT_OF_ORDER
     rc = index_ensure(index)
     if rc != 0:
@@ -307,7 +306,7 @@ cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t
     cdef int32_t rc
     if count >= index.max_entries or (not is_closing and index_is_full(index)):
         return INDEX_FULL
-    if relative < 0 or relative > MAX_INT32:
+    if relative < 0 or relative > INT32_MAX:
         return INDEX_OUT_OF_ORDER
     if time_index_last(index, &last_timestamp, &last_offset):
         if offset < last_offset or timestamp_ms < last_timestamp:

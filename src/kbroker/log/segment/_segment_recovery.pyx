@@ -3,7 +3,7 @@ from them; before that, interrupted replacements of files are finished or droppe
 
 Source of the latter: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and the code after it.
 """
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset, strlen
 from kbroker._core.open_file cimport OpenFile, open_file_release, open_file_retain
@@ -29,9 +29,6 @@ import re
 
 # ------------------------------------------------------------------------------------------------- batches and indexes
 
-cdef enum:
-    MAX_INT32 = 2147483647
-
 cdef const char *OUT_OF_PLACE = b"a batch's offset does not follow the one before"
 
 
@@ -46,7 +43,7 @@ cdef const char *judge(const LogSegment *segment, const BatchReader *reader) noe
     if header.last_offset_delta < 0 or header.record_count < 0:
         return b"a batch header is impossible"
     if header.base_offset < reader.next_offset or (
-            header.base_offset + header.last_offset_delta - segment.base_offset > MAX_INT32):
+            header.base_offset + header.last_offset_delta - segment.base_offset > INT32_MAX):
         return OUT_OF_PLACE
     if total > reader.limit - reader.at:
         return b"the last batch is cut off"
