@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class LogTasks:
-    """The background tasks of a log manager. Without named ``folders`` a task is about all of them.
+    """The background tasks of a log manager. Without ``folders`` a task applies to all of them.
 
     Args:
         hosted: the partitions.

@@ -39,8 +39,8 @@ class LoaderCounts(NamedTuple):
 class MetadataLoader:
     """Loader of a member's metadata.
 
-    While it is held, the loader reads on, but the image stays as it is; `release` puts all changes since in force as
-    one. So parts that are made from an image miss nothing before they follow it.
+    While the image is held, the loader continues to read, and the image does not change; `release` puts all changes
+    since then in force as one. So parts that are made from an image miss no change before they follow it.
 
     Args: ``on_fault`` is called once, with the reason, when a record cannot be put in force; the image stays then.
     Threads: its own; methods from any.

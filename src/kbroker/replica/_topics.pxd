@@ -1,4 +1,4 @@
-"""Topics as the native handlers see them: an immutable table, swapped whole, counted.
+"""Topics for the native handlers: an immutable table, swapped whole, counted.
 
 A table holds a count on every partition in it. A caller that keeps a partition beyond the request takes its
 own count.

@@ -53,7 +53,7 @@ def write_quorum_state(folder: Path, state: QuorumState, kraft_version: int) -> 
 
 
 def _number(text: str, name: str) -> int:
-    """Return a number of a flat JSON object, whose module a start need not import. Raises: ValueError."""
+    """Return a number of a flat JSON object, without an import of the json module. Raises: ValueError."""
     found = re.search(rf'"{name}"\s*:\s*(-?[0-9]{{1,10}})\s*[,}}]', text)
     if found is None:
         raise ValueError(f"the number {name}")

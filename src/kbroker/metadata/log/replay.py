@@ -24,7 +24,7 @@ class Replay:
     """Changes of an image by batches, one after the other.
 
     The records of a transaction are replayed as they come, since keeping them until its end would take a multiple of
-    the memory of the image. After the rare one that is aborted, the caller begins again, and it is left out.
+    the memory of the image. After an aborted transaction, which is rare, the caller begins again without its records.
 
     Attributes:
         delta: the changes so far.
