@@ -71,7 +71,7 @@ static uint32_t kb_crc32c_by_table(uint32_t crc, const unsigned char *p, size_t 
 }
 
 static void kb_crc32c_make_over(uint32_t over[4][256], size_t zeros) noexcept {
-    uint32_t basis[32];                                     /* where each single bit goes */
+    uint32_t basis[32];                                     /* each single bit, moved */
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = (uint32_t)1 << bit;
         for (size_t i = 0; i < zeros; i++) crc = crc >> 8 ^ kb_crc32c_table[0][crc & 255];

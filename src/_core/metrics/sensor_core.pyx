@@ -390,18 +390,18 @@ cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t 
 cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
     """Copy a statistic with its config. NULL: out of memory."""
     cdef Stat *copy = <Stat *>calloc(1, sizeof(Stat))
-    cdef StatConfig room
+    cdef StatConfig needed
     if copy is NULL:
         return NULL
     copy[0] = stat[0]
     copy.config = &copy.fixed_config
     if not stat_is_sampled(stat):
         return copy
-    room = stat.config[0]
-    if room.samples < stat.window.length - 1:       # it had more samples before
-        room.samples = stat.window.length - 1
+    needed = stat.config[0]
+    if needed.samples < stat.window.length - 1:       # it had more samples before
+        needed.samples = stat.window.length - 1
     copy.window.block = NULL
-    if not window_reserve(&copy.window, &room):     # copies from the original's ring, to which it still points
+    if not window_reserve(&copy.window, &needed):     # copies from the original's ring, to which it still points
         free(copy)
         return NULL
     return copy

@@ -147,7 +147,7 @@ cdef void check_pool(EventLoop *loop) noexcept nogil:
 
 
 cdef uint64_t next_random(EventLoop *loop) noexcept nogil:
-    """xorshift64*: reproducible from its seed."""
+    """Return the next number of xorshift64*, which are reproducible from the seed."""
     cdef uint64_t x = loop.shuffle_state
     x ^= x >> 12
     x ^= x << 25

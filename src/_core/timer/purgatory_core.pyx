@@ -48,7 +48,7 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
 
 
 cdef inline WatcherBlock *block_of(Operation *op) noexcept nogil:
-    """Return the block, sequentially consistent: of a watch and a completion at once, one sees the other."""
+    """Return the block by a sequentially consistent load: of a watch and a completion at once, one sees the other."""
     return <WatcherBlock *><intptr_t>atomic_load_seq(&op.block)
 
 
@@ -222,8 +222,10 @@ cdef void purgatory_release(Purgatory *purgatory) noexcept nogil:
 
 
 cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil:
-    """Steps 4 and 5; false when closed or without memory for it. Without memory for a new list that key is not watched:
-    the time-out still comes."""
+    """Watch an operation under its keys; false when closed or without memory for its watchers.
+
+    A key without memory for a new list is not watched: the operation expires if no other key completes it.
+    """
     cdef int32_t i
     cdef int64_t unused = 0
     cdef Shard *shard
@@ -260,7 +262,7 @@ cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_
 
 
 cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil:
-    """Step 7. A thread that completes it before timer_add finds no entry to cancel: it is tested again after that."""
+    """Start the time-out, and test the completion again: before timer_add, its thread finds no entry to cancel."""
     if operation_is_completed(op):
         return
     atomic_add_fetch(&op.refs, 1)

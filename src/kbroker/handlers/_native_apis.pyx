@@ -342,7 +342,7 @@ cdef class NativeApis:
 
         Args:
             bodies: version to the normal body and the position of throttle_time_ms in it (None if it has none).
-            invalid: version to the same with error 42 (from version 3).
+            invalid: the same for the bodies with error 42, from version 3 on.
             unsupported: version-0 body with error 35.
         """
         for version, (data, throttle_at) in bodies.items():

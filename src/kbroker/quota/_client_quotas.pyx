@@ -353,7 +353,7 @@ cdef class ClientQuotaManagers:
         clock: the broker's clock; None: the system clock.
         registry: the ``Metrics`` that exposes the counters.
         samples, window_seconds: quota.window.num and quota.window.size.seconds.
-        controller_samples, controller_window_seconds: the same with controller.quota.
+        controller_samples, controller_window_seconds: the controller.quota settings of these names.
         max_counters: limit per type for client ids that a default quota covers (kbroker.quota.max.counters); a new
             counter then replaces the least recently recorded one that is within its quota.
     Raises: TypeError, ValueError for wrong arguments.

@@ -52,7 +52,7 @@ cdef void help_handlers(ProcessorCore *core) noexcept nogil:
 
 
 cdef void take_loop_back(ProcessorCore *core) noexcept nogil:
-    """Wait until the stand-in, if it has come, has left the loop."""
+    """Wait until a stand-in that has entered the loop has left it."""
     if atomic_cas(&core.role, ROLE_PASSED_ON, ROLE_OWN):
         return
     mutex_lock(&core.role_lock)

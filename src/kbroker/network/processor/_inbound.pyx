@@ -76,7 +76,7 @@ cdef void lost_close(LostCore *core) noexcept nogil:
 
 
 cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept:
-    """Keep a request that is owned by the caller and not completed yet."""
+    """Divert the response of a request that the caller owns and that is not completed yet."""
     if request.response_hook_arg is not NULL:
         request.release_response_hook(request.response_hook_arg)
     atomic_add_fetch(&lost.core.refs, 1)

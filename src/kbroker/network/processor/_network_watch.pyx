@@ -59,7 +59,7 @@ cdef ProcessorCore *wait_for_stuck(Watch *watch) noexcept nogil:
             clock_wait_until(watch.clock, &watch.changed, &watch.lock, clock_now_ns(watch.clock) + LOOK_EVERY_NS)
             continue
         atomic_store_seq(&watch.is_asleep, 1)
-        found = find_stuck(watch, &any_help)        # a help that began before it could see the sleep
+        found = find_stuck(watch, &any_help)        # help may have begun before is_asleep was set
         if found is not NULL:
             break
         while not any_help and atomic_load_relaxed(&watch.is_asleep) != 0 and not watch.closed:
