@@ -69,7 +69,7 @@ def keep_busy(connections: list[socket.socket], seconds: float) -> int:
             served += 1
             if time.perf_counter() < end:
                 ask()
-    assert not waiting, f"{len(waiting)} answers are missing"
+    assert not waiting, f"{len(waiting)} responses are missing"
     poller.close()
     return served
 

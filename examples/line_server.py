@@ -116,7 +116,7 @@ def main() -> None:
     server = LineServer(parser.parse_args().port)
     try:
         server.start()
-    except (OSError, OverflowError) as why:  # the port is in use, or is none
+    except (OSError, OverflowError) as why:  # the port is in use or out of range
         parser.exit(1, f"{parser.prog}: {getattr(why, 'strerror', None) or why}\n")
     print(f"listening on 127.0.0.1:{server.port}; Ctrl-C stops", flush=True)
     try:

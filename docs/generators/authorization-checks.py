@@ -1,4 +1,4 @@
-"""Write docs/authorization-checks.md from the table of checks: ``python docs/generators/authorization-checks.py``."""
+"""Write docs/authorization-checks.md from the checks: ``python docs/generators/authorization-checks.py [--check]``."""
 
 from __future__ import annotations
 

@@ -167,18 +167,18 @@ def show(seconds: float, http: str) -> None:
         time.sleep(2)
         before = story.measure("beside batch-loader", seconds)
 
-        print("\n# Why is web-shop slow? No quota delays it. Who takes how much?")
+        print("\n# Why is web-shop slow? No quota delays it. Which client uses how much?")
         run("quotas", "explain", "--client-id", "web-shop", *broker)
         if find_spec("rich") is not None:  # pip install 'kbroker[top]'
             run("top", "--once", "--every", "1s", *broker)
         run("quotas", "explain", "--client-id", "batch-loader", *broker)
 
-        print("\n# What would a quota do? A shadow counts on the live traffic, and delays nothing")
+        print("\n# What would a quota do? A shadow evaluates the live traffic, and delays nothing")
         run("quotas", "set", "--client-id", "batch-loader", f"shadow.{QUOTA}", *broker)
         story.measure("with the shadow", seconds)
         run("quotas", "explain", "--client-id", "batch-loader", *broker)
 
-        print("\n# It would have held batch-loader and no other client: promote it")
+        print("\n# It would have delayed batch-loader and no other client: promote it")
         run("quotas", "shadow", "promote", "--client-id", "batch-loader", *broker)
         time.sleep(2)
         after = story.measure("with the quota", seconds)
@@ -190,7 +190,7 @@ def show(seconds: float, http: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=8, help="how long each phase is")
-    parser.add_argument("--http", default="127.0.0.1:0", help="where the console is")
+    parser.add_argument("--http", default="127.0.0.1:0", help="address of the console; by default a free port")
     parser.add_argument("--client", choices=CLIENTS, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     options = parser.parse_args()

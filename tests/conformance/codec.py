@@ -20,7 +20,7 @@ ZERO_ID = uuid.UUID(int=0)
 
 
 class Unreadable(Exception):
-    """The bytes are not a message of the expected kind."""
+    """Exception for bytes that are not a message of the expected kind."""
 
 
 class Field(NamedTuple):
@@ -181,7 +181,7 @@ class Reader:
             if byte < 128:
                 return value
             if shift > 63:
-                raise Unreadable("a varint of more than nine bytes")
+                raise Unreadable("a varint of more than ten bytes")
 
     def varint(self) -> int:
         value = self.uvarint()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.protocol.schema import apis
 from tests.conformance import codec
 from tests.conformance.codec import Body
 from tests.conformance.names import Flat, Keep, Names
@@ -29,7 +30,7 @@ CONCURRENT_TRANSACTIONS = 51
 
 
 class Absent(Exception):
-    """The broker does not offer an API or a version that the script requires."""
+    """Exception for an API or a version that the script requires and the broker does not offer."""
 
 
 class Stuck(Exception):
@@ -69,17 +70,11 @@ def look_at(bootstrap: str, sasl: str = "") -> Broker:
         response = connection.ask(header(API_VERSIONS, 0))
         _, offered = codec.response("ApiVersions", 0, response)
         _, cluster = codec.response("Metadata", 4, connection.ask(codec.request("Metadata", 4, {"Topics": []})))
-    known = {api.key: name for name, api in _apis().items()}
+    known = {api.key: api.name for api in apis().values()}
     ranges = {
         known[r["ApiKey"]]: (r["MinVersion"], r["MaxVersion"]) for r in offered["ApiKeys"] if r["ApiKey"] in known
     }
     return Broker(host, int(port), cluster["Brokers"][0]["NodeId"], ranges, sasl)
-
-
-def _apis() -> dict[str, Any]:
-    from kbroker.protocol.schema import apis
-
-    return {api.name: api for api in apis().values()}
 
 
 @dataclass(frozen=True)
@@ -263,7 +258,7 @@ class Talk:
         return self.ready(name, partitions)
 
     def will_make(self, *names: str) -> None:
-        """Delete topics that the script creates at the end of the conversation."""
+        """Name topics that the script will create, to be deleted at the end of the conversation."""
         self._topics += names
 
     def described(self, name: str) -> Body:

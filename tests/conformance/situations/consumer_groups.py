@@ -136,7 +136,7 @@ def requests_that_cannot_be(talk: Talk) -> None:
 
 @situation("ConsumerGroupHeartbeat", BEAT)
 def strange_numbers(talk: Talk) -> None:
-    """Negative and huge time-outs, and epochs of the future and the past."""
+    """Send negative and huge time-outs, and epochs of the future and the past."""
     name, topic = group(talk), talk.topic()
     visible(talk, topic)
     for note, timeout_ms in (("least", -(2**31)), ("zero", 0), ("most", 2**31 - 1)):

@@ -132,7 +132,7 @@ def record_above_all_limits(talk: Talk) -> None:
 
 @situation("Fetch", ALL)
 def waits_for_enough(talk: Talk) -> None:
-    """Wait for too few bytes until the end of the wait, and for enough bytes not at all."""
+    """Fetch with too few bytes, which waits for the whole time, and with enough bytes, which does not wait."""
     topic = talk.topic()
     fill(talk, topic)
     waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=300, MinBytes=5000), "too little")
@@ -261,7 +261,7 @@ def isolation_levels(talk: Talk) -> None:
 
 @situation("Fetch", "4,11,12,18", needs=TRANSACTIONS)
 def no_room_in_read_committed(talk: Talk) -> None:
-    """Fetch two partitions in read_committed with room for the records of one, and for none."""
+    """Fetch two partitions in read_committed with space for the records of one, and for none."""
     topic = talk.topic(partitions=2)
     for partition in range(2):
         put(talk, topic, batch("a", time_ms=talk.at()), partition=partition)

@@ -188,7 +188,7 @@ def static_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def session_ends(talk: Talk) -> None:
-    """A session expires: a silent member is removed after six seconds."""
+    """Exceed the session timeout of six seconds, after which the silent member is removed."""
     name = group(talk)
     member = lone_member(talk, name, SessionTimeoutMs=6000)
     time.sleep(7)

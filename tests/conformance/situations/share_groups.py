@@ -137,7 +137,7 @@ def kinds_of_groups(talk: Talk) -> None:
     joined(talk, name, "m", topic)
 
     def others(note: str) -> None:
-        talk.also("JoinGroup", 9, join(name, ""), f"{note}: classic", only={"ErrorCode", "MemberId"})
+        talk.also("JoinGroup", 9, join(name, ""), f"{note}: classic")
         talk.also("ConsumerGroupHeartbeat", 1, first(name, "c", [topic]), f"{note}: consumer")
         talk.also("Heartbeat", 4, {"GroupId": name, "GenerationId": 1, "MemberId": "m"}, f"{note}: heartbeat")
         talk.also("OffsetCommit", 9, commit(name, topic), f"{note}: commit")

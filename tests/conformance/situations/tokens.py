@@ -173,7 +173,7 @@ def token_extension(talk: Talk, extensions: str) -> None:
 
 @situation("SaslAuthenticate", "2")
 def log_ins_by_tokens(talk: Talk) -> None:
-    """Log in by a token, as which the client is the token's owner and may not manage tokens."""
+    """Log in by a token: the client is then the token's owner, and may not manage tokens."""
     token = made(talk, {})
     user, password = token["TokenId"], base64.b64encode(token["Hmac"])
     on = sasl.by_scram(talk, user, password, EXTENSIONS[0], "log-in")
