@@ -118,7 +118,7 @@ lint-documents:
 	$(BIN)/python tests/lint/words.py
 
 # Of 14 s of CPU only what changed since the last success; a declaration and its module are judged together
-CYTHON_FILES := $(shell find src tests/native -path src/kbroker/_core -prune -o -name '*.py[xd]' -print)
+CYTHON_FILES := $(shell find src tests/native bench/purgatory/native -path src/kbroker/_core -prune -o -name '*.py[xd]' -print)
 build/cython-lint: $(CYTHON_FILES) pyproject.toml $(LOCK)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint $(if $(filter pyproject.toml $(LOCK),$?),$(CYTHON_FILES),$(sort \
 	  $(wildcard $(foreach file,$(basename $?),$(file).pyx $(file).pxd)))) # calls pycodestyle by name
@@ -165,7 +165,8 @@ fuzz: $(VENV)/.built $(VENV)/.locked ## ten million mutated frames of all APIs, 
 	KBROKER_SOAK=1 tests/lint/sanitize.sh address,undefined $(BIN)/python tests/property/test_mutated_frames.py
 
 .PHONY: dist
-dist: $(VENV)/.locked ## sdist, and a wheel built from it
+dist: $(VENV)/.locked ## an sdist and a wheel, in dist
+	$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
 .PHONY: wheel

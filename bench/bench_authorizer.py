@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -132,6 +133,8 @@ def main() -> None:
     parser.add_argument("--instructions", action="store_true")
     chosen = parser.parse_args()
     if chosen.instructions:
+        if shutil.which("valgrind") is None:
+            parser.error("--instructions needs valgrind; on Debian: apt-get install valgrind")
         for count in (0, *chosen.rules):
             request, decision = instructions(min(count, 10_000))
             print(

@@ -1,7 +1,4 @@
-"""Cost of encoding and decoding: pytest bench/bench_codec.py --benchmark-group-by=group
-
-Accepted on two shared cores, Python 3.11, minimum in microseconds: see ACCEPTED_US.
-"""
+"""Cost of encoding and decoding: pytest bench/bench_codec.py --benchmark-group-by=group"""
 
 import uuid
 from typing import Any

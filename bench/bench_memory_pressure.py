@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.broker import BrokerProcess, rss_bytes, status_bytes
 from tests.support.certificates import Certificates
 
 MIB = 1 << 20
@@ -87,7 +87,6 @@ class Client:
         self.response = b""
         self.completed = 0
         self.failed = 0
-        self.has_ended = False
 
     def write(self, frame: memoryview) -> None:
         while self.sent < len(frame):
@@ -143,7 +142,6 @@ def load(
             if mask & selectors.EVENT_READ and client.read():
                 answered += 1
                 if counts:
-                    client.has_ended = True
                     open_clients -= 1
                     poller.unregister(client.socket)
                     continue
@@ -154,6 +152,7 @@ def load(
                     poller.modify(client.socket, selectors.EVENT_READ, client)
         if not counts and answered >= goal:
             counts = [client.completed for client in clients]
+    poller.close()
     for client in clients:
         client.socket.close()
     return clients, counts
@@ -162,14 +161,6 @@ def load(
 def port_of(broker: BrokerProcess, listener: str) -> int:
     """Return the port that the broker printed for a listener."""
     return next(int(found[1]) for line in broker.output if (found := re.search(rf"{listener}://[^:]+:(\d+)", line)))
-
-
-def peak_rss(pid: int) -> int:
-    """Return VmHWM, the largest resident set size of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise ProcessLookupError(pid)
 
 
 def run(
@@ -224,7 +215,7 @@ def run(
                 request_bytes=len(frame) - 4,
                 pool_bytes=pool_bytes,
                 idle_rss=idle,
-                peak_rss=peak_rss(broker.pid),
+                peak_rss=status_bytes(broker.pid, "VmHWM"),
                 allowed_rss=(pool + largest + idle) * 11 // 10,
                 answered=sum(client.completed for client in clients),
                 failed=sum(client.failed for client in clients),

@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.bench_start import serve_command, surroundings
+from tests.support.broker import cpu_seconds, status_bytes
 from tests.support.kafka import COLLECTOR, ApacheKafka, StartError, Unavailable, broker
 
 CREATE = """
@@ -42,10 +43,7 @@ ROWS = ("start, s", "CPU time of the start, s", "memory at its end (RSS), MiB", 
 def measured(pid: int, began: float) -> list[float]:
     """Return the row of a broker that has just started."""
     taken = time.monotonic() - began
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return [taken, cpu, *(int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))]
+    return [taken, cpu_seconds(pid), *(status_bytes(pid, name) / 2**20 for name in ("VmRSS", "VmHWM"))]
 
 
 def kbroker(python: str, folder: Path) -> list[float]:

@@ -28,7 +28,7 @@ from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.loads.peers import cpu_seconds
+from bench.loads.peers import Server, cpu_seconds
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes
@@ -48,14 +48,6 @@ SESSION = {
     "group.consumer.session.timeout.ms": "600000",  # a slow round must not remove members
     "group.consumer.max.size": "100000",
 }
-
-
-class Server(NamedTuple):
-    """Running broker."""
-
-    name: str
-    port: int
-    pid: int
 
 
 @contextlib.contextmanager
@@ -225,11 +217,11 @@ class Figures(NamedTuple):
 
 def create_topics(server: Server, names: Sequence[str]) -> None:
     body = {**new_topics(*names, partitions=PARTITIONS_EACH), "timeoutMs": 170_000}
-    with Client(f"127.0.0.1:{server.port}", timeout=180) as client:
+    with Client(server.bootstrap, timeout=180) as client:
         response = client.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, body)
         assert all(row["ErrorCode"] == 0 for row in response["Topics"]), response
     deadline = time.monotonic() + READY_WITHIN_S
-    while not all(wire.is_ready(f"127.0.0.1:{server.port}", name, PARTITIONS_EACH - 1) for name in names):
+    while not all(wire.is_ready(server.bootstrap, name, PARTITIONS_EACH - 1) for name in names):
         if time.monotonic() > deadline:
             raise TimeoutError("the topics are not ready")
         time.sleep(0.2)
@@ -238,7 +230,7 @@ def create_topics(server: Server, names: Sequence[str]) -> None:
 def await_coordinator(server: Server) -> None:
     """Wait until the group coordinator serves, for which Kafka first creates its topic."""
     deadline = time.monotonic() + READY_WITHIN_S
-    with Client(f"127.0.0.1:{server.port}") as client:
+    with Client(server.bootstrap) as client:
         while time.monotonic() < deadline:
             found = client.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["warm"]})["Coordinators"][0]
             if found["ErrorCode"] == 0:

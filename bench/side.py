@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ class Side:
         wrapper = () if build is None else ("env", f"PYTHONPATH={build}")
         self.broker = BrokerProcess(folder / "data", {**metrics, **(settings or {})}, wrapper=wrapper)
         self.broker.start(120)
+        atexit.register(self.broker.discard)  # if the rest, or the other side, fails
         with Connection(self.broker.bootstrap) as admin:
             admin.ask(create_topic("load", 1))
         if quotas:

@@ -1,8 +1,9 @@
 """Make the file system of kbroker's container image in a folder: `python .ci/image/filesystem.py FOLDER`
 
-The image has no package manager and no distribution: this interpreter with the standard library that a broker and its
-tools need, the packages below, bash, and busybox for all other programs, each with its shared libraries, and the files
-in `.ci/image/files`. Containerfile runs it in its build stage; the tests run it here, and the result in a chroot.
+The image has no package manager and no distribution. It has this interpreter with the parts of the standard library
+that a broker and its tools need, the packages below, bash, busybox for all other programs, the shared libraries of
+each, and the files in `.ci/image/files`. Containerfile runs this program in its build stage; the tests run it on the
+machine itself, and the result in a chroot.
 
 Run it with the Python that has kbroker installed, as root for a folder whose files belong to the image's user.
 """

@@ -153,7 +153,7 @@ def chosen(words: Sequence[str]) -> list[Probe]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME")
-    parser.add_argument("--probe", nargs="+", default=[], metavar="TEXT", help="only rows whose names hold this")
+    parser.add_argument("--probe", nargs="+", default=[], metavar="TEXT", help="only rows whose names contain this")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "loads" / "abilities.json")
     parser.add_argument("--markdown", type=Path, help="where to write the tables too")
     parser.add_argument("--short", action="store_true", help="only the rows of the README")

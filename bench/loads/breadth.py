@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -184,21 +185,13 @@ def latency(loads: Loads) -> list[Row]:
 
 
 def keystore(folder: Path) -> Path:
-    """Create a key and its certificate in one PEM file. Raises: MissingPeer."""
+    """Create a key and its certificate in one PEM file. Raises: MissingPeer without openssl."""
+    if shutil.which("openssl") is None:
+        raise MissingPeer("needs openssl; on Debian: apt-get install openssl")
     key, certificate, both = (folder / name for name in ("key.pem", "certificate.pem", "both.pem"))
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    command += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+    subject = ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", *subject]
+    command += ["-keyout", str(key), "-out", str(certificate)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MissingPeer(f"openssl made no certificate: {done.stderr.strip()[-160:]}")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from bench.groups_beside_kafka import PARTITIONS_EACH, SESSION, Crowd, Group, Member, await_coordinator
-from bench.groups_beside_kafka import Server as Coordinator
 from bench.loads import peers
 from bench.loads.breadth import Case, pair, row_of
 from bench.loads.generator import Frame
@@ -46,7 +45,7 @@ def commits(loads: Loads, servers: list[Server]) -> list[Row]:
 def settled(server: Server) -> tuple[Crowd, float]:
     """Join 1,000 members of the consumer protocol; return them and the seconds until they have settled."""
     group = Group(f"crowd-{next(names)}", [f"topic-{number}" for number in range(TOPICS)], MEMBERS)
-    crowd = Crowd(Coordinator(server.name, server.port, server.pid), [group])
+    crowd = Crowd(server, [group])
     begun = time.monotonic()
     crowd.settle()
     return crowd, time.monotonic() - begun
@@ -154,7 +153,7 @@ def coordination(loads: Loads) -> list[Row]:
         for server in servers:
             for number in range(TOPICS):
                 peers.make_topic(server, f"topic-{number}", PARTITIONS_EACH)
-            await_coordinator(Coordinator(server.name, server.port, server.pid))
+            await_coordinator(server)
             Case("warm", "", Frame(Member(Group("none", [], 0), "none").request()[4:]), 1).run(loads, server)
         return [*commits(loads, servers), *classic_protocol(loads, servers), *consumer_protocol(loads, servers)]
 

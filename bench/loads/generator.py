@@ -72,9 +72,7 @@ def fetch_frame(request: bytes, topic: str) -> Frame:
 
 
 def frames(topic: str, *, records: int = 1, record_bytes: int = 100, acks: int = 1) -> dict[str, Frame]:
-    """Return requests by name: ApiVersions, Metadata, Produce of one batch, Fetch of 1 MiB from the start of partition
-    0.
-    """
+    """Return requests by name: ApiVersions, Metadata, Produce of one batch, Fetch of 1 MiB from the start."""
     batch = wire.batch([b"x" * record_bytes] * records)
     return {
         "api_versions": Frame(wire.header(wire.API_VERSIONS, 0), error_at=4),

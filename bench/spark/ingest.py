@@ -70,9 +70,11 @@ def logs(folder: Path, rows: int) -> dict[str, Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000, help="a multiple of 10,000")
     rows = parser.parse_args().rows
+    if rows < 10_000 or rows % 10_000:
+        parser.error(f"--rows must be a multiple of 10,000, got {rows:,}")
     spark = build_session("bench", master="local[2]", driver_memory="2g")
     with tempfile.TemporaryDirectory() as folder:
         places = logs(Path(folder), rows)

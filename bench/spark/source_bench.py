@@ -112,8 +112,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the records")
     parser.add_argument("--sources", default="kafka,kbroker", help="which to run, of kafka, kbroker and memory")
     parser.add_argument("--tls", action="store_true", help="through TLS")
-    parser.add_argument("--sizes", default="100,1000", help="bytes of a value")
-    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark's, KEY=VALUE; repeatable")
+    parser.add_argument("--sizes", default="100,1000", help="bytes of a value: 100, 1000 or both")
+    parser.add_argument("--conf", action="append", default=[], help="Spark setting as KEY=VALUE; repeatable")
     given = parser.parse_args()
     sources = given.sources.split(",")
     spark = build_session(
@@ -185,5 +185,4 @@ def measure(
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     sys.exit(main())

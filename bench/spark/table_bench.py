@@ -44,7 +44,7 @@ def timed(name: str, rows: int, work: Callable[[], T]) -> T:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     rows = parser.parse_args().rows
     bench_replay.REQUESTS = rows

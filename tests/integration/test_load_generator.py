@@ -72,7 +72,7 @@ def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
     """An error code in a response of a broker ends the load."""
     with BrokerProcess(tmp_path / "data", {"auto.create.topics.enable": "false"}) as broker:
         for name in ("produce", "fetch"):
-            with pytest.raises(RuntimeError, match=r"the server answered error 3$"):
+            with pytest.raises(RuntimeError, match=r"the server responded with error 3$"):
                 Generator(frames("absent"), tmp_path).run(broker.port, name, 1, 1, 5)
 
 
@@ -80,7 +80,7 @@ def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
     ("response", "said"),
     [
         (lambda n, request: struct.pack(">i", n + (n == 7)) + b"\0\0", "expected the response to request 7, found 8"),
-        (lambda n, request: request[4:8] + struct.pack(">h", 0 if n < 5 else -1), "the server answered error -1"),
+        (lambda n, request: request[4:8] + struct.pack(">h", 0 if n < 5 else -1), "the server responded with error -1"),
         (lambda n, request: request[4:8] + b"\0", "has no error code"),
         (lambda n, request: b"", "a response of 0 bytes"),
     ],

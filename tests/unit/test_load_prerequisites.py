@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.loads import run
+from bench.loads import breadth, coordination, run, share_groups
 from bench.loads.prerequisites import missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,14 @@ def test_all_missing_prerequisites_are_listed_before_anything_is_measured(
     assert [line.startswith(f"bench/loads needs {name}") for line, name in zip(lines, names, strict=True)] == [True] * 6
     assert lines[1].endswith("(kafka, producer, transactions): pip install -r bench/requirements.txt")
     assert lines[3].endswith("openjdk-17-jre-headless; left out: kafka, transactions")
+
+
+@pytest.mark.usefixtures("bare_machine")
+@pytest.mark.parametrize("name", [*breadth.MEASURES, *coordination.MEASURES, *share_groups.MEASURES])
+def test_measurements_beside_kafka_name_java(name: str) -> None:
+    """Each measurement beside Apache Kafka is left out without Java and Maven, and that of TLS without openssl."""
+    names = [lack.name for lack in missing([name]) if not lack.is_required]
+    assert names == ["Java 17", "Maven", *(["openssl"] if name == "encrypted" else [])]
 
 
 @pytest.mark.usefixtures("bare_machine")

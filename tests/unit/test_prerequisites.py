@@ -102,6 +102,22 @@ def test_a_sudo_that_asks_and_a_failed_installation_end_with_the_command(machine
     assert machine.asked.read_text().count("install -y") == 1
 
 
+def test_an_interpreter_of_no_package_has_no_command(machine: Machine) -> None:
+    """The missing parts of an interpreter that apt-get does not have are named, and nothing is installed."""
+    machine.add_installer(0)
+    machine.add("c++", "")
+    machine.add(
+        "pypy3",
+        'case "$2" in *ensurepip*) exit 1 ;; *Python.h*) echo /nowhere/Python.h ;; *%d.%d*) echo 3.11 ;; esac',
+    )
+    status, text = machine.run("pypy3")
+    assert (status, text) == (
+        1,
+        "kbroker needs Python's venv module\nkbroker needs Python's headers (no /nowhere/Python.h)\n",
+    )
+    assert not machine.asked.exists()
+
+
 def test_an_old_interpreter_is_no_package(machine: Machine) -> None:
     """Nothing is installed for an old interpreter: the message names the setting for another."""
     machine.add_installer(0)

@@ -236,7 +236,7 @@ static void finish_response(struct connection *c, int64_t now) {
     if (settings.error_at >= 0) {
         if (c->response_got < head_bytes) fail("a response of %zu bytes has no error code", c->response_got - 4);
         int16_t code = (int16_t)(c->head[head_bytes - 2] << 8 | c->head[head_bytes - 1]);
-        if (code != 0) fail("the server answered error %d", code);
+        if (code != 0) fail("the server responded with error %d", code);
     }
     if (is_measuring) {
         int64_t latency_ns = now - c->due_ns[slot(c->answered)];

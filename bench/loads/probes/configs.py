@@ -43,7 +43,7 @@ def topic_configs(place: Place) -> None:
         alter(place, topic, "max.message.bytes", value)
         deadline = time.monotonic() + 10
         while described(place, topic, "max.message.bytes") != (value or before):
-            expect(time.monotonic() < deadline, "what is described does not change")
+            expect(time.monotonic() < deadline, "the described value does not change")
             time.sleep(0.1)
         while is_too_large(place, topic) != refused:
             if time.monotonic() > deadline:

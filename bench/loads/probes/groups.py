@@ -56,7 +56,7 @@ def resume(place: Place) -> None:
 
 
 def new_protocol(place: Place) -> None:
-    """Two members resume each other by the consumer protocol (KIP-848)."""
+    """A member of the consumer protocol (KIP-848) reads and commits."""
     config = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     topic = place.create("new-protocol")
     place.send(topic, [b"%d" % n for n in range(10)])

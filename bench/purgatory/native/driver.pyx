@@ -52,7 +52,7 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 
 
 cdef dict percentiles(int32_t *late_us, int64_t count):
-    """Return a nearest-rank percentile in milliseconds."""
+    """Return nearest-rank percentiles in milliseconds, or None without values."""
     cdef dict found = {}
     cdef int64_t at
     if count == 0:
@@ -148,7 +148,8 @@ cdef class StudyRun:
                 &self.design, self.state.clock, self.key_count, self.key_space, interval)
         else:
             self.timer = timer_new(self.state.clock, tick, slots)
-            made_it = self.timer is not NULL and kbroker_purgatory_init(&self.design, self.timer, self.key_count, interval)
+            made_it = self.timer is not NULL and kbroker_purgatory_init(
+                &self.design, self.timer, self.key_count, interval)
         self.ready = made_it
         if made_it:
             made_it = workload_draw(&self.work, self.n, rate, p50, p75, self.state.timeout_ms, seed)

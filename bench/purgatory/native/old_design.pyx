@@ -10,8 +10,8 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport (
-    AtomicI64, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
-    mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
+    AtomicI64, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy,
+    mutex_init, mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
 from purgatory_study.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
