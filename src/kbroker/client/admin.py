@@ -316,17 +316,11 @@ class Admin:
     def _broker_of(self, resource_type: ConfigResourceType, name: str) -> int | None:
         """Return the node to which a request about configs must be sent; None for any node.
 
-        Raises: KafkaError BROKER_NOT_AVAILABLE if the node is not in fresh metadata either; a retry would not help.
+        Raises: as `Cluster.check_node`.
         """
         if resource_type not in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) or not name:
             return None
-        if int(name) not in self.cluster.nodes:
-            self.cluster.retry(lambda: self.cluster.fetch_metadata([]))
-        if int(name) not in self.cluster.nodes:
-            there = ", ".join(map(str, sorted(self.cluster.nodes)))
-            raise KafkaError(
-                Errors.BROKER_NOT_AVAILABLE, f"expected one of the cluster's brokers ({there}), got {name}"
-            )
+        self.cluster.check_node(int(name))
         return int(name)
 
     # ---- offsets

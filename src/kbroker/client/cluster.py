@@ -171,6 +171,7 @@ class Cluster(Closing):
         self._authenticate = authenticate
         self._connections: dict[Address, Connection] = {}
         self._topics: dict[str, TopicMetadata] = {}
+        self._last_addresses: list[Address] = []  # of the nodes of the latest metadata
         self._any_connection()
 
     def close(self) -> None:
@@ -221,12 +222,13 @@ class Cluster(Closing):
         return True
 
     def _any_connection(self) -> Connection:
-        """Return a connection to any broker: an open one, else to a known node, else to a bootstrap server."""
+        """Return a connection to any broker: an open one, else to a known node, a bootstrap server, a former node."""
         for connection in list(self._connections.values()):
             if self._is_usable(connection):
                 return connection
         failures: list[BrokerConnectionError] = []
-        for address in dict.fromkeys([*(node.address for node in self.nodes.values()), *self._bootstrap]):
+        known = [node.address for node in self.nodes.values()]
+        for address in dict.fromkeys([*known, *self._bootstrap, *self._last_addresses]):
             try:
                 return self._connect(address)
             except BrokerConnectionError as failure:
@@ -322,6 +324,7 @@ class Cluster(Closing):
 
         response = self.ask(METADATA, body, "metadata")
         self.nodes = {b["NodeId"]: Node(b["NodeId"], b["Host"], b["Port"], b.get("Rack")) for b in response["Brokers"]}
+        self._last_addresses = [node.address for node in self.nodes.values()]
         self.controller_id = response.get("ControllerId", -1)
         self.cluster_id = response.get("ClusterId")
         found = [_topic_metadata(topic) for topic in response["Topics"]]
@@ -378,6 +381,19 @@ class Cluster(Closing):
             self.forget(topic)
             raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"partition {topic}-{partition} has no leader")
         return found.leader
+
+    def check_node(self, node_id: int) -> None:
+        """Check that a broker that a user names exists.
+
+        Raises: KafkaError BROKER_NOT_AVAILABLE if it is not in fresh metadata either; a retry would not help.
+        """
+        if node_id not in self.nodes:
+            self.retry(lambda: self.fetch_metadata([]))
+        if node_id not in self.nodes:
+            there = ", ".join(map(str, sorted(self.nodes)))
+            raise KafkaError(
+                Errors.BROKER_NOT_AVAILABLE, f"expected one of the cluster's brokers ({there}), got {node_id}"
+            )
 
     def controller(self) -> int | None:
         """Return the node id of the controller; None (any broker) if the cluster reports none."""

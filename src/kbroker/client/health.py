@@ -61,7 +61,7 @@ def wait_for(
         try:
             return check(bootstrap, timeout_s)
         except BrokerConnectionError:
-            if clock() >= end_s:
+            if not clock() < end_s:  # also of NaN
                 raise
         sleep(PAUSE_S)
 

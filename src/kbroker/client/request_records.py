@@ -238,7 +238,8 @@ class _File:
             yield from self._new_batches()
             return
         with self.path.open("rb") as file:
-            file.seek(self._at)
+            if self._at:  # a pipe has no positions
+                file.seek(self._at)
             while data := file.read(READ_BYTES):
                 self._at += len(data)
                 *lines, self._rest = (self._rest + data).split(b"\n")

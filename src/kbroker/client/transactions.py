@@ -149,6 +149,8 @@ class Transactions:
         """
         found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
         wanted = list(places)
+        if broker_id is not None and wanted:
+            self.cluster.check_node(broker_id)
         for place in wanted:
             self.cluster.leader(*place)  # a missing partition is not looked up again
         for start in range(0, len(wanted), PARTITIONS_PER_REQUEST):

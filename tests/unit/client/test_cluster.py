@@ -17,6 +17,7 @@ from kbroker.client.connection import (
     format_address,
 )
 from kbroker.client.quorum_description import DESCRIBE_QUORUM, QuorumReplica, describe_quorum
+from kbroker.client.transactions import DESCRIBE_PRODUCERS, Transactions
 from kbroker.common.configs.config_resource import ConfigChange, ConfigOperation, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import Body, FakeBroker
@@ -40,6 +41,21 @@ def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
         dead = format_address(listener.getsockname())
     with Cluster(f"{dead},{broker.bootstrap}") as cluster:
         assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
+
+
+def test_known_nodes_are_tried_after_dead_bootstrap_servers(broker: FakeBroker, fake_time: FakeTime) -> None:
+    """A node whose connection breaks is found again, although no bootstrap server responds any more."""
+    times: dict[str, Any] = {"clock": fake_time.clock, "sleep": fake_time.sleep}
+    breaks = iter([True])
+    with FakeBroker() as server, Cluster(server.bootstrap, retry_timeout_s=5, **times) as cluster:
+        server.handlers[METADATA] = broker.metadata
+        cluster.fetch_metadata([])
+        cluster.connection_to(7)
+        server.close()
+        broker.handlers[METADATA] = lambda version, body: (
+            None if next(breaks, False) else broker.metadata(version, body)
+        )
+        assert [t.name for t in cluster.retry(lambda: cluster.fetch_metadata(None))] == ["t"]
 
 
 def test_all_dead_bootstrap_servers_are_named_in_one_line() -> None:
@@ -207,6 +223,15 @@ def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ConfigR
         with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99"):
             Admin(cluster).alter_configs(kind, "99", [ConfigChange("x", ConfigOperation.SET, "1")])
     assert (slept, broker.asked(32), broker.asked(44)) == ([], [], [])
+
+
+def test_producers_at_a_broker_that_is_not_there_are_no_wait(broker: FakeBroker) -> None:
+    """The client rejects the id of a replica's broker in the same way."""
+    slept: list[float] = []
+    wrong = pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99")
+    with Cluster(broker.bootstrap, sleep=slept.append) as cluster, wrong:
+        Transactions(cluster).describe_producers([("t", 0)], 99)
+    assert (slept, broker.asked(DESCRIBE_PRODUCERS)) == ([], [])
 
 
 def test_cluster_description_without_the_api(broker: FakeBroker) -> None:

@@ -24,6 +24,12 @@ def test_a_time_that_no_clock_measures(seconds: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.startswith("unhealthy: expected a time-out of 0 to ")
 
 
+def test_a_wait_of_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wait that is not a number ends with the first refused connection."""
+    assert health.main([f"127.0.0.1:{free_run(1)}", "--wait", "nan"]) == 1
+    assert "connection refused" in capsys.readouterr().err
+
+
 def test_waiting(broker: FakeBroker, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is retried until the time-out, and is then raised as the error."""
     unused = f"127.0.0.1:{free_run(1)}"

@@ -1,6 +1,7 @@
 """Records of a request log as rows: conversion to and from JSON, files that grow and roll, filters."""
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,18 @@ def test_files_of_a_folder_in_their_order_and_what_is_written_later(tmp_path: Pa
             break
     assert found == [[1], [2, 3], [4], []]
     assert waits == [0.5, 0.5]
+
+
+def test_a_pipe_in_place_of_a_file() -> None:
+    """Records may come from another program, such as one that decompresses them."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "wb") as pipe:
+            pipe.write(line_of())
+        (row,), none = file_rows([Path(f"/dev/fd/{reader}")], False, lambda seconds: None)
+    finally:
+        os.close(reader)
+    assert (row["api_name"], none) == ("FETCH", [])
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_columns_are_narrowed_in_the_order_given() -> None:
         (False, {"startingOffsets": '{"t":{"0":true}}'}, "startingOffsets must be"),
         (False, {"startingOffsets": "{}"}, "names no partition"),
         (False, {"startingTimestamp": "noon"}, "startingTimestamp must be a whole number >= 0, got 'noon'"),
+        (False, {"kafka.request.timeout.ms": "99999999999999"}, "kafka.request.timeout.ms must be at most 2147483647"),
         (False, {"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is for streams"),
         (True, {"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
         (True, {"maxOffsetsPerTrigger": "0"}, "must be a whole number >= 1"),

@@ -16,6 +16,7 @@ from kbroker.client.connection import parse_bootstrap
 from kbroker.client.partition_reader import FetchSettings
 from kbroker.client.producer import CODECS
 from kbroker.client.security import ClientSecurity
+from kbroker.common.configs.config_def import INT32_MAX
 from kbroker.spark.datasource.option_names import (
     CLIENT_SETTINGS,
     FROM_SPARK,
@@ -207,6 +208,8 @@ class _Given:
 
     def integer(self, name: str, default: int, lowest: int) -> int:
         found = self.optional_integer(name, lowest)
+        if found is not None and found > INT32_MAX:  # neither requests nor sockets take more
+            raise PipelineError(f"{name} must be at most {INT32_MAX}, got {found}")
         return default if found is None else found
 
     def optional_integer(self, name: str, lowest: int) -> int | None:
