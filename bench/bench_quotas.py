@@ -88,8 +88,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--slices", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--requests", type=int, default=5000, help="of a slice")
     given = parser.parse_args()
+    if given.requests < CONNECTIONS * IN_FLIGHT or given.requests % CONNECTIONS:
+        parser.error(f"--requests: expected a multiple of {CONNECTIONS} from {CONNECTIONS * IN_FLIGHT} on")
     broker = subprocess.Popen(
         [sys.executable, __file__, "--broker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )

@@ -6,6 +6,7 @@ FAILS has the tests that may fail, with reasons; the exit status is 1 if another
 (python-snappy, lz4, zstandard) and pytest-timeout must be installed.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -50,7 +51,9 @@ class SpawnedService(ExternalService):
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder.resolve()
     source = folder / f"kafka_python-{VERSION}"
     if not source.exists():
         folder.mkdir(parents=True, exist_ok=True)

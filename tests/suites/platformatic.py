@@ -1,6 +1,6 @@
 """Tests of @platformatic/kafka that use a broker, against this broker.
 
-    python tests/suites/platformatic.py FOLDER [--files 'consumer|admin'] [--source REPOSITORY]
+    python tests/suites/platformatic.py FOLDER [--files 'consumer|admin'] [--source REPOSITORY] [--seconds 300]
 
 The docker-compose.yml of the tests has a broker, a broker with SASL and a cluster of three. Brokers in this process
 replace them, with free ports in a copy of the tests. The files whose path matches --files run one after the other.

@@ -4,14 +4,13 @@ import uuid
 from typing import Any
 
 from tests.conformance.bodies import fill, group
-from tests.conformance.codec import Body
+from tests.conformance.codec import ZERO_ID, Body
 from tests.conformance.run import situation
-from tests.conformance.situations.consumer_groups import visible
-from tests.conformance.situations.share_groups import NO_ID, joined
+from tests.conformance.situations.consumer_groups import GROUP_RESOURCE, visible
+from tests.conformance.situations.share_groups import joined
 from tests.conformance.talk import Talk, Topic
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP_RESOURCE = 32
 Acks = dict[int, list[tuple[int, int, list[int]]]]
 
 
@@ -155,7 +154,7 @@ def unknown_topics(talk: Talk) -> None:
     topic = talk.topic()
     name = reading_group(talk, topic)
     partitions = [{"PartitionIndex": 0, "AcknowledgementBatches": []}]
-    for label, topic_id in (("unknown", uuid.UUID(int=77)), ("none", NO_ID)):
+    for label, topic_id in (("unknown", uuid.UUID(int=77)), ("none", ZERO_ID)):
         rows = [*topics(topic, (0,), {}), {"TopicId": topic_id, "Partitions": partitions}]
         talk.ask(share_fetch(name, 0, Topics=rows, MaxWaitMs=500, MinBytes=1), f"{label}: opens")
         talk.ask(share_fetch(name, 1), f"{label}: again")

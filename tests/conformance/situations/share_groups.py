@@ -9,8 +9,6 @@ from tests.conformance.run import situation
 from tests.conformance.situations.consumer_groups import TOO_LONG, first, visible
 from tests.conformance.talk import Talk, Topic
 
-NO_ID = uuid.UUID(int=0)
-
 
 def beat(group_id: str, member: str, epoch: int, *topics: Topic | str, **fields: Any) -> Body:
     """Return a heartbeat; without topics the subscription is unchanged."""

@@ -7,13 +7,12 @@ from tests.conformance.bodies import commit, committed, group, join, lone_member
 from tests.conformance.bodies import heartbeat as classic_heartbeat
 from tests.conformance.codec import Body
 from tests.conformance.run import situation
-from tests.conformance.situations.consumer_groups import altered, ask_for_offsets
+from tests.conformance.situations.consumer_groups import GROUP_RESOURCE, altered, ask_for_offsets
 from tests.conformance.situations.consumer_groups import beat as consumer_beat
 from tests.conformance.situations.consumer_groups import first as consumer_first
 from tests.conformance.talk import Talk, Topic
 
 V = "0"
-GROUP_RESOURCE = 32
 AT_ONCE = {"streams.initial.rebalance.delay.ms": "0", "streams.assignment.interval.ms": "0"}
 MISSING_INTERNAL_TOPICS = 3
 

@@ -6,13 +6,12 @@ Each situation runs alone: after a change of a subscription, a broker no longer 
 import gzip
 import uuid
 
-from tests.conformance.codec import Body
+from tests.conformance.codec import ZERO_ID, Body
 from tests.conformance.run import situation
 from tests.conformance.situations.configs import CLIENT_METRICS, DELETE, SET, change
 from tests.conformance.talk import Talk
 
 GET, PUSH = "GetTelemetrySubscriptions", "PushTelemetry"
-NO_ID = uuid.UUID(int=0)
 #: Sets of metrics whose order in Kafka's hash sets, and therefore the subscription id, differs from the config's order.
 SETS = {
     "none": "",
@@ -72,7 +71,7 @@ def unsubscribe(talk: Talk, name: str) -> None:
 def requested(talk: Talk) -> object:
     """Return the metrics and the interval that a new client of this conversation receives."""
     talk.call("watch", talk.name("c"))
-    response = talk.quietly(GET, 0, get(NO_ID), on="watch")
+    response = talk.quietly(GET, 0, get(ZERO_ID), on="watch")
     return response["RequestedMetrics"], response["PushIntervalMs"]
 
 
@@ -98,8 +97,8 @@ def granted(talk: Talk, number: int, case: str = "") -> int:
 @situation(GET, "0", alone=True)
 def without_a_subscription(talk: Talk) -> None:
     """Request a subscription without an id, with an id, and again before the interval has passed."""
-    response = talk.ask(get(NO_ID), "a new client", without=("ClientInstanceId", "SubscriptionId"))
-    talk.observe("it has an id", response["ClientInstanceId"] != NO_ID)
+    response = talk.ask(get(ZERO_ID), "a new client", without=("ClientInstanceId", "SubscriptionId"))
+    talk.observe("it has an id", response["ClientInstanceId"] != ZERO_ID)
     talk.ask(
         get(instance(1)),
         "a client with an id",
@@ -154,7 +153,7 @@ def accepted(talk: Talk) -> None:
 def unknown_clients(talk: Talk) -> None:
     """Push with ids that no client can have, and with an id that is unknown to the broker."""
     ready(talk)
-    talk.ask(push(NO_ID, 0), "no id")
+    talk.ask(push(ZERO_ID, 0), "no id")
     talk.ask(push(uuid.UUID(int=1), 0), "a reserved id")
     talk.ask(push(instance(8), 1), "a wrong subscription id", on=of(talk, 8))
 
