@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 INTERVAL_MS = 5_000
 LATENCY_TIMEOUT_S = 60.0
+LONGEST_SLEEP_S = 1e9  # the system refuses ten times as much
 MAX_RECORD_SIZE = 100 << 20  # no broker accepts larger requests by default: socket.request.max.bytes
 
 
@@ -336,7 +337,7 @@ class Pace:
         if self._rate > 0:
             early_s = number / self._rate - (self._clock.now_ns() - self._begun_ns) / 1e9
             if early_s > 0.001:
-                self._sleep(early_s)
+                self._sleep(min(early_s, LONGEST_SLEEP_S))
 
 
 def _chosen(client_name: str | None, words: tuple[str, ...]) -> tuple[str, dict[str, str]]:

@@ -1,5 +1,7 @@
 """Lines and statistics of `kbroker perf`."""
 
+import threading
+
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -81,3 +83,10 @@ def test_pace() -> None:
         pace.wait(number)
     Pace(-1, clock, sleep).wait(1000)
     assert waits == [pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.05)]
+
+
+def test_a_pace_of_centuries() -> None:
+    """A wait is one that the system can sleep, however low the rate."""
+    waits = list[float]()
+    Pace(1e-300, VirtualClock(), waits.append).wait(1)
+    assert waits[0] <= threading.TIMEOUT_MAX
