@@ -212,7 +212,7 @@ class ConsumerGroup(ModernGroup):
                 self.classic_member_count -= 1
                 for name in old.classic.names:
                     _count(self.classic_protocols, name, None)
-            if new is None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+            if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
                 del self.static_members[old.instance_id]
         if new is not None:
             for owned in (new.assigned, new.pending_revocation):

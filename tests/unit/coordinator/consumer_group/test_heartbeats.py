@@ -387,6 +387,14 @@ def test_a_member_that_becomes_static_keeps_its_partitions(bench: ConsumerGroupB
     assert bench.join("a", ["t", "absent"], instance="i").has == {"t": [0, 1, 2, 3]}
 
 
+def test_a_static_member_that_takes_another_instance_id_releases_its_own(bench: ConsumerGroupBench) -> None:
+    """Another member may take the id that is free, as it may after a restart."""
+    bench.join("a", instance="i")
+    bench.join("a", instance="j")
+    assert bench.refused("b", 0, has={}, topics=["t"], timeout_ms=60_000, instance="j") is Errors.UNRELEASED_INSTANCE_ID
+    assert bench.join("b", instance="i").member_id == "b"
+
+
 def test_a_static_member_that_returns_with_other_topics_keeps_its_partitions(bench: ConsumerGroupBench) -> None:
     """A new target assignment, which its topics require, begins with that of the member whose place it takes."""
     bench.join("a", instance="i")
