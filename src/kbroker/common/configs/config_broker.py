@@ -263,7 +263,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.request.log.file.count", "int", 10,
         "Maximum number of files of the request log; the oldest are deleted.", between(1)),
     key("kbroker.shutdown.timeout.ms", "long", 5000,
-        "Maximum milliseconds of a clean stop when the process ends.", between(0)),
+        "Maximum milliseconds of a clean stop when the process ends.", between(0, INT32_MAX)),  # a wait takes no more
 )  # fmt: skip
 
 BROKER_KEYS = NETWORK_KEYS + SERVER_KEYS + OWN_KEYS

@@ -1,5 +1,6 @@
 """Configuration table and the sources of values."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kbroker.common.configs.config import (
     parse_properties,
     validate_topic_configs,
 )
-from kbroker.common.configs.config_def import ConfigError, to_text
+from kbroker.common.configs.config_def import INT32_MAX, ConfigError, to_text
 from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.listeners import Listener
 
@@ -326,6 +327,15 @@ def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None
         BrokerConfig({name: value})
     assert (caught.value.key, caught.value.allowed) == (name, allowed)
     assert (value in str(caught.value)) == (name != "kbroker.console.token")
+
+
+def test_largest_time_of_a_stop() -> None:
+    """The bound is a time that a wait takes on each platform, so that a stop does not fail."""
+    key = "kbroker.shutdown.timeout.ms"
+    most_ms = BrokerConfig({key: str(INT32_MAX)}).integer(key)
+    assert most_ms / 1000 <= min(threading.TIMEOUT_MAX, 4_294_967)  # the second one is that of Windows
+    with pytest.raises(ConfigError, match=f"Invalid value {INT32_MAX + 1} for configuration {key}"):
+        BrokerConfig({key: str(INT32_MAX + 1)})
 
 
 @pytest.mark.parametrize("prefix", ["", "controller."])
