@@ -63,7 +63,7 @@ def test_no_connection_outlives_the_server() -> None:
         server = made.parts.server
     assert stream.recv(1) == b""
     stream.close()
-    with pytest.raises(OSError, match="stops"):
+    with pytest.raises(OSError, match="does not serve"):
         server.connect("User:alice", "127.0.0.1")
 
 

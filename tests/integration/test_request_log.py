@@ -453,7 +453,7 @@ def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
         broker.create_topic("empty", 2)
         client.produce("orders", 100)
         client.end()
-    with pytest.raises(ConfigError, match=r"orders.*holds other records") as refused:
+    with pytest.raises(ConfigError, match=r"orders.*has other records") as refused:
         EmbeddedBroker({**settings, "kbroker.request.log.topic": "orders"}).start()
     assert "a topic with nothing else in it" in refused.value.explain()
     for _ in range(2):  # an empty topic of an operator, then the topic with the log's records

@@ -117,7 +117,7 @@ def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster
     one = spark.createDataFrame([(b"a", 1, "x")], "value binary, number int, topic string")
     for expected, frame, options in (
         ("no topic to write to", one.select("value"), {}),
-        ("there is no column value to write", one.select("number"), {"topic": "out"}),
+        ("the rows have no column value to write", one.select("number"), {"topic": "out"}),
         ("column value is int; cast it to binary or string", one.selectExpr("number AS value"), {"topic": "out"}),
         ("a row has no topic", one.selectExpr("value", "CAST(NULL AS string) AS topic"), {}),
         ("expected a partition from 0 to 2, got 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
