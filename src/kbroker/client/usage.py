@@ -13,9 +13,9 @@ from kbroker._core.clock import BaseClock
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
-from kbroker.client.groups import WITH_OFFSETS, Groups
+from kbroker.client.groups import WITH_OFFSETS, CommittedOffset, Groups
 from kbroker.client.http_port import HttpPort, HttpPortError
-from kbroker.common.errors import KafkaError
+from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
 XRAY_LIMIT = 500  # connections
@@ -53,7 +53,7 @@ class TopicUse:
 
 @dataclass(slots=True)
 class GroupUse:
-    """A group; ``lag`` is None without committed offsets, ``lag_per_s`` is its growth."""
+    """A group; ``lag`` is None without committed offsets that can be read, ``lag_per_s`` is its growth."""
 
     group: str
     state: str
@@ -205,7 +205,9 @@ class UsageWatch:
         return (names[first:] + names[:first])[:GROUPS_A_LOOK]
 
     def _measure(self, client: Groups, name: str) -> None:
-        committed = client.committed(name)
+        committed: Mapping[TopicPartition, CommittedOffset] = {}
+        with ignoring(Errors.GROUP_AUTHORIZATION_FAILED):  # listed to a user who may describe the cluster
+            committed = client.committed(name)
         known = [tp for tp in committed if tp in self._ends]
         lag = sum(max(0, self._ends[tp] - committed[tp].offset) for tp in known) if known else None
         now_ns = self._clock.now_ns()

@@ -9,6 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.client import usage
 from kbroker.client.groups import CLASSIC, CommittedOffset, ListedGroup
 from kbroker.client.usage import _rate
+from kbroker.common.errors import Errors, KafkaError
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,24 @@ def test_a_group_that_is_made_again_has_no_earlier_growth(monkeypatch: pytest.Mo
     assert looked(13, "a") == [("a", 9, 3.0)]
     assert looked(13, "b") == [("b", 9, None)]
     assert looked(13, "b", "a") == [("b", 9, 0.0), ("a", None, None)]
+
+
+def test_a_group_that_the_user_may_not_read_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers list groups whose offsets they do not show to the user; the others are measured."""
+
+    def committed(name: str) -> dict[tuple[str, int], CommittedOffset]:
+        if name == "secret":
+            raise KafkaError(Errors.GROUP_AUTHORIZATION_FAILED, name)
+        return {("t", 0): CommittedOffset(4, -1, "")}
+
+    listed = [ListedGroup(name, "consumer", "Stable", CLASSIC) for name in ("mine", "secret")]
+    groups = SimpleNamespace(list_groups=lambda: listed, committed=committed)
+    monkeypatch.setattr(usage, "Groups", lambda cluster: groups)
+    watch = usage.UsageWatch(Any, Any, VirtualClock())  # type: ignore[arg-type]
+    watch._ends = {("t", 0): 10}
+    found = usage.Usage(0, 0.0, None)
+    watch._look_at_groups(Any, found)  # type: ignore[arg-type]
+    assert [(one.group, one.state, one.lag) for one in found.groups] == [
+        ("mine", "Stable", 6),
+        ("secret", "Stable", None),
+    ]
