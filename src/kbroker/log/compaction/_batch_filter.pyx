@@ -455,7 +455,7 @@ cdef int32_t filter_records(BatchFilter *filter, const char *data, const BatchHe
         horizon_ms = header.base_timestamp_ms
         starts_horizon = False
     elif starts_horizon:
-        horizon_ms = filter.now_ms + min(filter.delete_retention_ms, INT64_MAX - filter.now_ms)
+        horizon_ms = filter.now_ms + min(filter.delete_retention_ms, INT64_MAX - max(filter.now_ms, 0))
     if kept == 0:
         rc = write_empty(filter, header, cleaned) if keep_empty else 0
     elif kept == header.record_count and not starts_horizon:

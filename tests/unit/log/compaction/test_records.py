@@ -98,6 +98,14 @@ def test_tombstone_waits_for_its_horizon(log: PartitionLog) -> None:
     assert [row[1] for row in only_batch(log, 1).records()] == [NOW_MS - 7]
 
 
+def test_horizon_before_1970(log: PartitionLog) -> None:
+    """With a clock before 1970 a tombstone's horizon is also now + delete.retention.ms."""
+    log.append(keyed((b"a", b"1"), (b"a", None)))
+    log.roll()
+    compact(log, now_ms=-5)
+    assert only_batch(log).base_timestamp_ms == DAY_MS - 5
+
+
 def test_dirty_part_only_decides(log: PartitionLog) -> None:
     """Keys are read from the first dirty offset on, and records below it are compared with these keys."""
     log.append(keyed((b"a", b"1")))
