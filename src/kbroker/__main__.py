@@ -38,7 +38,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
-    from kbroker.cli import cli  # takes longer than all before
+    from kbroker.cli import cli  # this import takes longer than everything above
 
     cli(prog_name="kbroker")
 

@@ -56,7 +56,7 @@ def test_same_lines_as_kafkas_tools(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_record_counts(client: str, broker: BrokerProcess) -> None:
-    """All records are acknowledged, read and counted, also in JSON, and the throughput is limited."""
+    """All records are acknowledged, read and counted, in JSON too, and the throughput is limited."""
     which = ["--client", client]
     made = json.loads(perf(broker, "produce", client, "-n", "500", "--throughput", "2500", "--json", *which))
     assert (made["client"], made["records"], made["bytes"]) == (client, 500, 50_000)

@@ -229,7 +229,7 @@ def test_a_new_topic_and_its_flushed_records_survive_a_power_cut(
 def test_many_power_cuts(
     disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
 ) -> None:
-    """Eighty random changes are kept by a cut after each of them."""
+    """Each of eighty random changes survives a power cut directly after it."""
     rng = random.Random(20)
     broker = start_broker(folder=disk.folder / "data")
     admin = administrator(broker.bootstrap)

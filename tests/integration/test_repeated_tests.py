@@ -62,7 +62,7 @@ def test_a_suite_without_failures_is_not_repeated(suite: Suite) -> None:
 
 
 def test_a_test_that_fails_once_is_unstable(suite: Suite) -> None:
-    """Only failed tests are repeated, also with unusual ids; the first error is shown."""
+    """Only failed tests are repeated, even with unusual ids; the first error is shown."""
     status, lines = suite.run(
         """
         @pytest.mark.parametrize("text", ["a b", "x::y[z]/@-k"])

@@ -70,7 +70,7 @@ def test_each_request_of_a_transaction_names_it(broker: VirtualBroker) -> None:
 
 
 def test_requests_without_a_transaction_name_none(broker: VirtualBroker) -> None:
-    """Requests without a transactional id have none in the log, also with APIs that may have one."""
+    """Requests without a transactional id have none in the log, even with APIs that may have one."""
     with Client(broker.bootstrap_servers, "app") as client:
         client.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["group"]})
         who = client.call("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 60_000})

@@ -106,7 +106,7 @@ class Model:
             return 52, None
         self.producers[pid] = p
         entry = self.verified.get(pid)
-        # with transaction version 2 it is of the next transaction, which the largest epoch has not
+        # with transaction version 2 it belongs to the next transaction; no transaction follows the largest epoch
         if entry is not None and not (entry[3] and entry[1] == epoch and epoch != LARGEST_EPOCH):
             del self.verified[pid]
         p.set_epoch(epoch)

@@ -193,7 +193,7 @@ def _busy(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _mutations(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """Refuse, overdraw and refuse again in one bucket, for clients with error 89 and without."""
+    """Exceed the mutation quota with a client that gets error 89, then with an older one, then with the first again."""
     with CountingClient(broker, "strict", traffic) as strict, CountingClient(broker, "old", traffic) as old:
         strict.create(6, "s0", "s1", partitions=40)  # there are 20 tokens: the second topic is refused
         strict.create(6, "s2", partitions=1)

@@ -262,7 +262,7 @@ def test_wide_tables_scroll_with_a_sign_and_by_keyboard() -> None:
 
 
 def test_plots_have_their_legends() -> None:
-    """Each plot has a legend directly above, also with bars and shades."""
+    """Each plot has a legend directly above it, including plots with bars and shades."""
     text = render(replace(data([30.0, 20.0], {}), held=[("c0", [0.0, 470.0])]), NOW)
     for figure in re.findall(r"<figure>(.*?)</figure>", text, re.DOTALL):
         assert '<p class="legend">' in figure[: figure.index("<svg")]

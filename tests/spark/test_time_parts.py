@@ -90,7 +90,7 @@ def test_sums_are_those_of_the_seconds(hours: list[pa.Table]) -> None:
 
 
 def test_needs_of_parts_are_those_of_the_whole(hours: list[pa.Table], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The needs are equal, also for an entity with so many values that they are not joined."""
+    """The needs are equal, even for an entity with so many values that they are not joined."""
     expected = _needs([(pa.concat_tables(hours), None)], 0.05, "user,client-id", Windows())
     assert len(expected) > 20
     for joined in (1 << 20, 64):

@@ -80,7 +80,7 @@ cdef struct Channel:
     bint close_when_sent
     bint wants_write            # the kernel buffer is full
     bint handshaking
-    bint authenticating         # one frame at a time is read, nothing ahead, and goes to its owner's authenticator
+    bint authenticating         # frames go to the authenticator one at a time, without reading ahead
     int32_t throttles           # START_THROTTLE without its END_THROTTLE
     int64_t throttled_until_ns  # 0: not throttled, or for an unknown time
     int32_t throttle_kind       # number of the kind, set by the sender of the throttle

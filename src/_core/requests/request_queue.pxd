@@ -18,7 +18,7 @@ cdef struct Sleeper:            # a taker that waits for a batch
 cdef struct Executor:           # executes request batches for one thread, as a handler would
     # Return whether the batch can be executed without a long wait. Under the queue's lock: takes none.
     bint (*ends_soon)(Executor *self, Request *batch) noexcept nogil
-    # Execute the batch, now or at the latest in finish. False: it would wait for those gathered before; finish first.
+    # Execute the batch, at the latest in finish. False: it would wait for those gathered before; call finish first.
     bint (*execute)(Executor *self, Request *batch) noexcept nogil
     void (*finish)(Executor *self) noexcept nogil
     void (*rest)(Executor *self) noexcept nogil     # nothing was executed in a pass of the network thread

@@ -44,7 +44,7 @@ cdef struct Timer:                  # counted
     int32_t wheel_size
     int64_t wake_calls              # of timer_wake
     int64_t offers                  # buckets put in the queue
-    Bucket fresh                    # due when added; joins `due` at the next collect: callbacks that add entries end
+    Bucket fresh                    # due when added; joins `due` at the next collect, or a callback could loop forever
     Bucket due                      # expired, not yet taken
     Heap queue                      # the delay queue of buckets, large enough for all of them
     Wheel wheels[LARGEST_LEVELS]
@@ -69,7 +69,7 @@ cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil
 # Wake and end the waiters; pending entries can only be cancelled.
 cdef void timer_close(Timer *timer) noexcept nogil
 cdef bint timer_is_closed(Timer *timer) noexcept nogil
-# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take the due entries
+# The two halves of timer_advance, for an owner that fires entries itself: wait and collect, then take the due entries
 # one by one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
 cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
 cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil

@@ -12,7 +12,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Change each entity by itself, or only check it; an invalid entry is refused as a whole.
+    """Change each entity separately, or only check it; an invalid entry is refused as a whole.
 
     The changes are in force, and survive a restart, when this returns. The response has a duplicate entity once.
     """

@@ -88,8 +88,8 @@ class Broker:
         self._interception = Interception()
         self._mounts: dict[str, Callable[[Broker, HttpAccess], PageServer]] = {}
         self._is_cancelled = False
-        self.failure = ""  # the reason why the broker stops by itself
-        #: Called instead of `stop` when the broker must stop by itself; None: `stop`. See ``failure``.
+        self.failure = ""  # the reason why the broker stops on its own
+        #: Called instead of `stop` when the broker must stop on its own; None: `stop`. See ``failure``.
         self.on_failure: Callable[[], None] | None = None
 
     def __enter__(self) -> Broker:

@@ -206,7 +206,7 @@ def report(
 
 
 def _in_force(path: Path | None, bootstrap_server: str | None) -> tuple[Quotas | None, int]:
-    """Return the current quotas, if given, and the number of brokers, each of which enforces them by itself."""
+    """Return the current quotas, if given, and the number of brokers, each of which enforces them on its own."""
     if path is not None and bootstrap_server is not None:
         raise click.UsageError("expected only one of --current and --bootstrap-server, got both")
     if path is not None:

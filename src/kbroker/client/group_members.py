@@ -142,7 +142,7 @@ class ClassicMember:
         self.assignment = decode_assignment(synced["Assignment"])
 
     def heartbeat(self) -> bool:
-        """Send a heartbeat; the assignment stays. Raises: KafkaError of ``REJOINS``, also for new partitions."""
+        """Send a heartbeat; keep the assignment. Raises: KafkaError of ``REJOINS``, including for new partitions."""
         self._cluster.retry(lambda: self._send(HEARTBEAT, {}))
         is_due = self._counts and self._cluster.clock() >= self._counted_at_s + METADATA_MAX_AGE_S
         if is_due and self._partition_counts(self._counts) != self._counts:

@@ -62,7 +62,7 @@ def librdkafka_config(bootstrap: str, properties: Mapping[str, str]) -> dict[str
 
 
 def impossible_properties(properties: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each property of librdkafka with which nothing can be measured."""
+    """Return a sentence for each property of librdkafka that makes a measurement impossible."""
     found = []
     if "transactional.id" in properties:
         found.append("transactional.id: the records of a measurement are in no transaction")
@@ -87,7 +87,7 @@ class LibrdkafkaProducer:
         self._producer = _client(TheirProducer, {"queue.buffering.max.messages": 100_000, **config})
 
     def send(self, value: bytes) -> None:
-        """Add a record, waiting while the queue is full. Raises: KafkaError, also for an earlier record."""
+        """Add a record, waiting while the queue is full. Raises: KafkaError, possibly for an earlier record."""
         while True:
             try:
                 self._producer.produce(self._topic, value, on_delivery=self._on_delivery)

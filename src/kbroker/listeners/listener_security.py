@@ -226,7 +226,7 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
 def _load_trust(context: ssl.SSLContext, value: Callable[[str], ConfigValue]) -> None:
     found = value("ssl.truststore.location"), value("ssl.truststore.certificates")
     location, given = (str(one or "") for one in found)
-    if "" in found and not (location or given):  # as a variable without a value leaves it
+    if "" in found and not (location or given):  # for example, set by an empty environment variable
         allowed = "certificates, or no setting for the authorities of the system"
         key = "ssl.truststore.location" if found[0] == "" else "ssl.truststore.certificates"
         raise ConfigError(key, "", "An empty store trusts no client", allowed)

@@ -396,7 +396,7 @@ cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t c
         result = &parts[owners[slot]].result
         if slot > 0:
             result[0] = first[0]
-            result.high_watermark_moved = False     # announced with the first
+            result.high_watermark_moved = False     # reported with the first batch
         if result.error == 0:
             result.base_offset = checks[slot].facts.base_offset
             result.last_offset = checks[slot].facts.last_offset

@@ -81,7 +81,7 @@ cdef inline FlushItem **slot_of(FlushQueue *queue, Partition *partition) noexcep
 cdef bint queue_mark(FlushQueue *queue, Partition *partition) noexcept nogil:
     """Queue the partition for one more flush, up to its current end, for a request that waits for its data.
 
-    Returns: False if the flusher is closed or out of memory; the caller then flushes by itself.
+    Returns: False if the flusher is closed or out of memory; the caller then flushes the partition itself.
     """
     cdef FlushItem **slot = slot_of(queue, partition)
     cdef FlushItem *item

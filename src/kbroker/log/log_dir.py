@@ -37,7 +37,7 @@ DAMAGED_PROPERTIES_ADVICE = (
 )
 #: The disk is full, not broken: reads continue, and writes succeed again when there is space.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: A shortage of the process or the system that passes by itself; the disk has not failed.
+#: A temporary shortage of the process or the system; the disk has not failed.
 TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 #: One file has reached a size limit of the process or of the file system; others may still grow.
 ONE_FILE = frozenset({errno.EFBIG})
@@ -254,7 +254,7 @@ class LogDir:
                 one.write({key: offset for key, offset in one.offsets.items() if key not in keys})
 
     def close(self, clean: bool, broker_epoch: int = -1) -> None:
-        """Release the folder, with the clean-shutdown mark if ``clean``. Args: ``broker_epoch``: as of `mark_clean`."""
+        """Release the folder, with the clean-shutdown mark if ``clean``. Args: ``broker_epoch``: see `mark_clean`."""
         if clean:
             self.mark_clean(broker_epoch)
         self._lock.release()

@@ -221,7 +221,7 @@ static inline int kb_truncate(int fd, int64_t size) {
         if (errno != EINTR) return -errno;
     }
 }
-/* Reserve disk space for a file that will grow to size; its own size stays. 0 even where that is not supported. */
+/* Reserve disk space for a file that will grow to size; its size is unchanged. 0 even where that is not supported. */
 static inline int kb_reserve(int fd, int64_t size) {
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
     for (;;) {

@@ -176,7 +176,7 @@ class ReplicaMover:
     def _settle_formers(self, key: TopicPartition, hosted: PartitionEntry, folder: Path) -> list[uuid.UUID]:
         """Remove the remains of earlier moves, durably: with two notes a start could not find the later folder.
 
-        Returns: the ids of the log folders that cannot be looked at, which the note still names. Raises: OSError.
+        Returns: the ids of the log folders that cannot be examined, which the note still names. Raises: OSError.
         """
         formers = checkpoints.read_moved_from(folder)
         online = {log_dir.directory_id: log_dir for log_dir in self._dirs if not log_dir.is_offline}

@@ -42,7 +42,7 @@ class MetadataLoader:
     While the image is held, the loader continues to read, and the image does not change; `release` puts all changes
     since then in force as one. So parts that are made from an image miss no change before they follow it.
 
-    Args: ``on_fault`` is called once, with the reason, when a record cannot be put in force; the image stays then.
+    Args: ``on_fault`` is called once, with the reason, if a record cannot be put in force; the image is then unchanged.
     Threads: its own; methods from any.
     Attributes:
         applied_offset: that of the last record that was replayed, -1 before; the image may be behind while it is held.

@@ -238,7 +238,7 @@ class Controller:
             self._store(group)
 
     def _plan(self, change: _Change, image: MetadataImage) -> None:
-        """Determine the records of a change of this image, and the image after it."""
+        """Determine the records of a change to this image, and the resulting image."""
         try:
             if self._failure:
                 raise OutcomeUnknownError(self._failure)

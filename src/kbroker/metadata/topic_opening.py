@@ -1,4 +1,4 @@
-"""New topics with many partitions: their logs are made in runs, between which other topics change."""
+"""New topics with many partitions: their logs are created in runs, so that other topics can change in between."""
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence

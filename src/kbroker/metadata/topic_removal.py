@@ -1,4 +1,4 @@
-"""Deleted topics with many partitions: their logs are removed in runs, between which other topics change."""
+"""Deleted topics with many partitions: their logs are removed in runs, so that other topics can change in between."""
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Topics whose logs are made or removed in runs, between which other topics change."""
+"""Topics whose logs are created or removed in runs, so that other topics can change in between."""
 
 import uuid
 from abc import ABC, abstractmethod

@@ -418,7 +418,7 @@ class SocketServer:
                 executor=None if bound.is_internal else self._executor(),
                 closed=(self.signal, self.closed_connections.signal),
             )
-        except BaseException:  # without descriptors: the next attempt takes the tables
+        except BaseException:  # for example, no descriptors: the next attempt reuses the tables
             bound.free_tables.append(tables)
             raise
         if self._watch is not None and not bound.is_internal:

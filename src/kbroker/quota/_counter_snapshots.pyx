@@ -165,7 +165,7 @@ cdef class CounterSnapshot:
             sensor_release(copy)
 
     def replay(self, double limit, int64_t now_ms) -> list:
-        """Return the decisions of another limit about the same values, as far back as the samples reach.
+        """Return the decisions under another limit for the same values, as far back as the samples reach.
 
         One row for each sample, in order, at its latest record, and a last one for now: (time_ms, observed, delay_ms,
         is_complete). The values of a sample count as one; ``is_complete``: no older sample that mattered at that time
@@ -253,7 +253,7 @@ cdef class CounterSnapshot:
 
 
 cdef CounterSnapshot snapshot_of(SensorCore *sensor, int32_t kind, int64_t cap_ms, double next_value, double no_limit):
-    """Return the snapshot of a sensor, whose count is released."""
+    """Return a snapshot of a sensor, and release the caller's reference."""
     cdef CounterSnapshot snapshot
     cdef SensorCore *copy
     with nogil:

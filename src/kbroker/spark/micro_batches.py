@@ -96,7 +96,7 @@ class _Notes:
                 session.catalog.dropGlobalTempView(f"{self.key}_{name}")
 
 
-#: Notes: a number that grows while the client lives; the batch on offer; the last batch taken, or why one failed.
+#: Notes: a count that grows while the client runs; the offered batch; the last batch taken, or why one failed.
 _BEAT, _OFFERED, _TAKEN = "beat", "offered", "taken"
 _NONE = "-1"
 

@@ -1,4 +1,4 @@
-"""The latest values of the clients' metrics, bounded per client and in all."""
+"""The latest values of the clients' metrics, bounded per client and in total."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ControlServer:
         return self._server.url
 
     def describe(self) -> str:
-        """Return address and token in one line for people and scripts."""
+        """Return the address and the token in one line, for people and scripts."""
         return f"control {self.url} token {self.token}"
 
 

@@ -297,7 +297,7 @@ class EmbeddedBroker(Broker):
         return Snapshot(place, temporary)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, also of another broker; later changes are lost, faults stay.
+        """Return to a snapshot, possibly of another broker; later changes are lost, faults are kept.
 
         Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError, and the
             broker keeps its state if the snapshot cannot be copied.

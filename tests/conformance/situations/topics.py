@@ -193,7 +193,7 @@ def grow(name: str, count: int, assigned: list[list[int]] | None = None, *, only
 
 @situation("CreatePartitions", GROW)
 def grown(talk: Talk) -> None:
-    """Add partitions: validated only, done, repeated, fewer, and to unknown topics."""
+    """Add partitions: only validate, add, repeat, ask for fewer, and name unknown topics."""
     name = talk.topic().name
     talk.ask(grow(name, 3, only_validate=True), "validated")
     talk.ask(grow(name, 3), "done")

@@ -31,7 +31,7 @@ WITHOUT = (*MESSAGES, "AcknowledgeErrorMessage", "ProducerId")
 # Member ids of JoinGroup and of ConsumerGroupHeartbeat
 GIVEN_ID = re.compile(r"^.+-[0-9a-f]{8}-[0-9a-f-]{27}$|^[A-Za-z0-9_-]{22}$")
 NEW_MEMBER, ABSENT = "<new member>", "<absent>"
-# Elements of the responses that name everything that a broker has: those of the history
+# Of responses that list everything on a broker, only the elements of the history are compared
 OWN = {
     "ListGroups": ("Groups", "GroupId"), "ListTransactions": ("TransactionStates", "TransactionalId"),
     "ListConfigResources": ("ConfigResources", "ResourceName"), "DescribeUserScramCredentials": ("Results", "User"),

@@ -31,7 +31,7 @@ def test_no_manager(
     error: Errors,
     lines: list[str],
 ) -> None:
-    """The request goes on with the error of each partition, and a defect is logged."""
+    """The request continues with the error of each partition, and a defect is logged."""
     request: Any = object()
     answers: list[tuple[Any, dict[Any, int]]] = []
     handed: list[Any] = []

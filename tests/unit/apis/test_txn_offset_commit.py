@@ -234,7 +234,7 @@ def test_codes_of_partitions(bench: Bench) -> None:
 
 
 def test_what_is_refused_as_a_whole(bench: Bench) -> None:
-    """The group's code applies to all partitions that exist, also with a note too long; others get code 3."""
+    """The group's code applies to all partitions that exist, even if a note is too long; others get code 3."""
     rows = [("t", 0, 1, None), ("t", 1, 1, "m" * 11), ("t", 7, 1, None)]
     refused = {"GenerationIdOrMemberEpoch": 5, "MemberId": "stranger"}
     assert bench.ask(3, *rows, **refused) == [("t", 7, 3), ("t", 0, 22), ("t", 1, 22)]

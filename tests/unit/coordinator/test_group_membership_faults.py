@@ -74,7 +74,7 @@ def test_a_member_for_which_a_rebalance_has_no_place_left() -> None:
 
 
 def test_an_empty_group_that_cannot_be_stored(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """The group is empty all the same; after a restart its members are back until their sessions end."""
+    """The group is empty nevertheless; after a restart its members are back until their sessions end."""
     joined = groups.lone()
     take_replicas_away(groups)
     assert groups.leave(joined.member_id) == [NONE]

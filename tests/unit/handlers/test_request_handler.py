@@ -201,7 +201,7 @@ def test_threads_serve_until_stopped() -> None:
 
 
 def test_a_request_that_lacks_memory_is_followed_by_another(caplog: pytest.LogCaptureFixture) -> None:
-    """The thread goes on after a failure to take a request, or to pass it to the interceptor."""
+    """The thread continues after a failure to take a request, or to pass it to the interceptor."""
     first, second = request(60, 0), request(60, 0)
     steps: list[Callable[[], FakeRequest | None]] = [raising(MemoryError()), lambda: first, lambda: second]
     over = threading.Event()

@@ -144,7 +144,7 @@ def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
 
 
 def test_a_flusher_whose_thread_cannot_start_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without threads left the start of a broker fails, and its log folders are closed all the same."""
+    """If no thread can be started, the start of a broker fails, and its log folders are closed nevertheless."""
     flusher = Flusher()
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError, match="can't start new thread"):

@@ -1,4 +1,4 @@
-"""Former folders that moves between log folders leave: not removed, in a log folder that returns, of a failed step."""
+"""Former folders after moves: a removal or another step fails, or an offline log folder returns."""
 
 import errno
 import os
@@ -148,7 +148,7 @@ def test_a_folder_that_comes_back_after_two_moves(brokers: Brokers, folders: lis
 def test_a_stop_while_a_move_ends(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The stop waits for the end of the move, which schedules the removal of the former folder, without a traceback."""
+    """The stop waits until the move has scheduled the removal of the former folder; no traceback is logged."""
     manager = filled(brokers)
     is_copied, is_stopping = threading.Event(), threading.Event()
     write_log_starts, close = manager.tasks.write_log_starts, Scheduler.close

@@ -69,7 +69,7 @@ def test_a_transaction_counts_when_it_ends(tmp_path: Path, quorum: FakeQuorum) -
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_an_aborted_transaction_leaves_nothing(tmp_path: Path, quorum: FakeQuorum, is_read: bool) -> None:
-    """The records beside an aborted transaction count once, even if its own were read before its end."""
+    """Records outside an aborted transaction are applied once, even if it was read before its end."""
     recorder = Recorder()
     with RaftFollower(tmp_path, quorum) as follower:
         follower.catch_up()

@@ -251,7 +251,7 @@ class Connection:
 
 @pytest.mark.parametrize(("max_reauth_ms", "lifetime_ms"), [(0, 60_000), (70_000, 60_000), (5_000, 5_000)])
 def test_sessions_of_tokens(tokens: Tokens, max_reauth_ms: int, lifetime_ms: int) -> None:
-    """A session ends with its token or at the listener's limit; the client may reauthenticate, also with a password."""
+    """A session ends with its token or at the listener's limit; the client may reauthenticate, even with a password."""
     made = tokens.made
     token = tokens.create(lifetime_ms=60_000)
     password = base64.b64encode(token["Hmac"]).decode()

@@ -541,7 +541,7 @@ def test_an_acknowledgement_whose_end_raises_delays_no_other(
 
 
 def test_released_locks_that_cannot_be_stored(bench: ShareBench) -> None:
-    """The records are available all the same: the state that is stored has them available already."""
+    """The records are available nevertheless: the stored state already has them as available."""
     bench.fetch()
     bench.persister.error = Errors.COORDINATOR_NOT_AVAILABLE
     bench.after(LOCK_MS)

@@ -32,7 +32,7 @@ MAX_PARTITIONS = 100  # examined together; of a larger topic the page shows one
 DOWNLOADED = 5000  # records of a file
 REGISTRY_WAIT_S = 3.0  # for which a page waits for the Schema Registry; few pages are made at a time
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
-_AS_THEY_ARE = ("json", "text", "hex")  # formats that the page shows by itself, a dump for hexadecimal
+_AS_THEY_ARE = ("json", "text", "hex")  # formats that need no decoder; hexadecimal is shown as a dump
 
 
 class ShownRecord(NamedTuple):
@@ -221,7 +221,7 @@ def _search(site: Site, query: Query, value_bytes: int = DECODED_BYTES) -> _Sear
 
 
 def _decoders(site: Site, query: Query, topic: str) -> Decoders | None:
-    """Return the chosen decoders; None if the page shows bytes by itself. Raises: PageError 400."""
+    """Return the chosen decoders; None if the page needs none. Raises: PageError 400."""
     key, value_ = query.text("kd") or AUTO, query.text("vd") or AUTO
     registry = None if site.parts.registry is None else site.parts.registry.within(REGISTRY_WAIT_S)
     if key == value_ == AUTO and registry is None and topic not in KAFKA_TOPICS:

@@ -30,7 +30,7 @@ class Finding:
     """Damaged bytes of a file, or the folder of a partition whose segments are missing.
 
     ``position`` and ``size_bytes``: their range; ``offset``: the first offset that may be missing (-1 in a file without
-    records); ``is_torn_tail``: the end of the last segment, which the broker cuts by itself; ``repair``: the repair
+    records); ``is_torn_tail``: the end of the last segment, which the broker truncates itself; ``repair``: the repair
     that was made, "" for none.
     """
 

@@ -125,7 +125,7 @@ class DynamicConfigs:
 
         if validate_only or kind == ConfigResourceType.BROKER:
             plan(self._controller.image)
-            if kind == ConfigResourceType.BROKER:  # not under the controller's lock: every topic is looked at
+            if kind == ConfigResourceType.BROKER:  # not under the controller's lock: every topic is examined
                 self._topics.check_defaults(self._with_configs(self._controller.image, after, bool(name)))
         if validate_only:
             return

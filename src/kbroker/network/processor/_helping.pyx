@@ -37,7 +37,7 @@ cdef void help_handlers(ProcessorCore *core) noexcept nogil:
     while batch is not NULL:
         if core.executor.execute(core.executor, batch):
             executed += 1
-        else:                       # beside a long append, a handler takes it
+        else:                       # a handler can take it during the long append
             request_queue_put_back(core.queue, batch)
             core.executor.finish(core.executor)
         has_loop = has_loop and atomic_cas(&core.role, core.batch_number, core.batch_number + 1)

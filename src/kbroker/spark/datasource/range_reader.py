@@ -129,7 +129,7 @@ class RangeReader:
             )
 
     def _pass_over(self, reader: PartitionReader) -> None:
-        """Continue at the log start offset, and end at the end offset."""
+        """Skip the offsets that the log does not have. Raises: KafkaError; PipelineError with ``fail_on_data_loss``."""
         tp = (self.wanted.topic, self.wanted.partition)
         admin = Admin(self.cluster)
         begin, end = (admin.offsets_at([tp], which)[tp] for which in (EARLIEST, LATEST))

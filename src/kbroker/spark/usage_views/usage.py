@@ -12,7 +12,7 @@ from operator import add, and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-#: The measures. The time of a request is the one that its quota counts: of the handler and of the network thread.
+#: The measures. A request's time is the sum that its quota counts: handler time plus network thread time.
 SUMMED = ("requests", "request_bytes", "response_bytes", "request_time_us", "mutations")
 MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")

@@ -396,7 +396,7 @@ def test_a_failure_of_one_partition(
     method: str,
     work: str,
 ) -> None:
-    """The others are cleaned, and the failure is logged; the retention of a partition deleted meanwhile has none."""
+    """The others are cleaned, and the failure is logged, except for the retention of a partition deleted meanwhile."""
     caplog.set_level("INFO")
     errors = [OSError(errno.ENOSPC, "full"), ValueError("the log is closed")]
     for error in errors if work == "retention" else errors[:1]:

@@ -64,7 +64,7 @@ def index_findings(folder: Path) -> list[str]:
 def test_every_flip_is_found(tmp_path: Path, is_compacted: bool, has_checkpoint: bool) -> None:
     """A flip of each byte of an index is found.
 
-    Without the checkpoint, the batches of a compacted segment show neither the begin of a transaction before their
+    Without the checkpoint, the batches of a compacted segment show neither the start of a transaction before their
     first record nor the last stable offset.
     """
     folder = tmp_path / "t-0"
