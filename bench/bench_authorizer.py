@@ -72,7 +72,7 @@ def add(bootstrap: str, count: int) -> None:
 
 
 def compared(figures: list[float], base: list[float]) -> str:
-    """Return the change against another broker: of the lowest tenths, and the quartiles of the rounds."""
+    """Return the change of the lowest tenth against another broker, and the quartiles of the rounds' changes."""
     changes = sorted((one / other - 1) * 100 for one, other in zip(figures, base, strict=True))
     low, middle, high = statistics.quantiles(changes, n=4) if len(changes) > 2 else (changes[0],) * 3
     return f"{(lowest(figures) / lowest(base) - 1) * 100:+.1f} % (rounds: {low:+.1f}, {middle:+.1f}, {high:+.1f})"

@@ -203,7 +203,7 @@ def run(
                 admin.ask(wire.create_topic("pressure", partitions))
             frame = produce_request("pressure", partitions)
             port = broker.port if tls is None else port_of(broker, "SSL")
-            load(port, frame, 2, 2, tls)  # memory that the first requests leave belongs to the idle figure
+            load(port, frame, 2, 2, tls)  # memory that the first requests leave allocated counts as idle
             time.sleep(0.5)
             idle = rss_bytes(broker.pid)
             started = time.monotonic()

@@ -53,7 +53,7 @@ def load(sockets: list[socket.socket], frame: bytes, requests: int) -> None:
     """Send `requests` requests over the connections, with a window of responses outstanding on each."""
     share = requests // len(sockets)
     with selectors.DefaultSelector() as selector:
-        state: dict[socket.socket, tuple[int, int, bytes]] = {}  # sent, answered, the rest
+        state: dict[socket.socket, tuple[int, int, bytes]] = {}  # requests sent, responses received, remaining bytes
         for one in sockets:
             one.sendall(frame * IN_FLIGHT)
             selector.register(one, selectors.EVENT_READ)

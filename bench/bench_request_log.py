@@ -27,7 +27,7 @@ from bench.loads.generator import Generator, frames  # noqa: E402
 from bench.side import FAR_QUOTAS, Side  # noqa: E402
 
 ACCEPTED = 1.10
-SETTLE_S = 0.3  # the last batch of the writer belongs to the load
+SETTLE_S = 0.3  # the last batch of the writer counts as part of the load
 
 
 def main() -> int:

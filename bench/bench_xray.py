@@ -4,7 +4,7 @@
 
 One broker gets one load (open loop, one record of 100 bytes per request), alternately without X-rays, and with one
 every ``--every`` seconds over HTTP. An X-ray takes microseconds, less than the noise in a second of requests, so
-``--every 0.02`` is suitable to measure one: the last line has the CPU of an X-ray. Prints each pair's CPU and ratio,
+``--every 0.02`` is suitable for measuring one: the last line has the CPU of an X-ray. Prints each pair's CPU and ratio,
 and the median.
 
 Accepted (two cores, Linux, CPython 3.11): at most 1.01 with an X-ray per second.

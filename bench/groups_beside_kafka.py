@@ -75,7 +75,7 @@ class Member:
     epoch: int = 0
     assigned: dict[UUID, tuple[int, ...]] = field(default_factory=dict)
     reports: bool = False  # the assignment has changed since the last heartbeat
-    quiet: tuple[bytes, bytes] = (b"", b"")  # a heartbeat without news, before and after the epoch
+    quiet: tuple[bytes, bytes] = (b"", b"")  # a heartbeat without changes: the bytes before and after the epoch
     usual_response: bytes = b""  # response after the correlation id
 
     def request(self) -> bytes:
@@ -192,7 +192,7 @@ class Crowd:
             time.sleep(max(0.0, 0.05 - (time.monotonic() - begun)))
 
     def quiet_rounds(self, count: int) -> None:
-        """Send about `count` heartbeats without news."""
+        """Send about `count` heartbeats without changes."""
         members = self.members
         for _ in range(max(1, count // len(members))):
             self._ask(members)

@@ -37,7 +37,7 @@ class Side:
         wrapper = () if build is None else ("env", f"PYTHONPATH={build}")
         self.broker = BrokerProcess(folder / "data", {**metrics, **(settings or {})}, wrapper=wrapper)
         self.broker.start(120)
-        atexit.register(self.broker.discard)  # if the rest, or the other side, fails
+        atexit.register(self.broker.discard)  # even if the rest of this method, or the other side, fails
         with Connection(self.broker.bootstrap) as admin:
             admin.ask(create_topic("load", 1))
         if quotas:

@@ -1,4 +1,4 @@
-"""Chat-like server with a line protocol on kbroker's cores, without anything of Kafka.
+"""Chat-like server with a line protocol, built on kbroker's core modules without the Kafka protocol.
 
     python examples/line_server.py [PORT]        then: nc 127.0.0.1 PORT
 

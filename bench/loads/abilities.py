@@ -145,7 +145,7 @@ def reasons(table: Table, probes: Sequence[Probe]) -> str:
 
 
 def chosen(words: Sequence[str]) -> list[Probe]:
-    """Return the probes whose names contain one of these words, without words all probes, figures included."""
+    """Return the probes whose names contain one of these words; without words, all probes, including figures."""
     every = [*PROBES, *robustness.COSTS]
     return [probe for probe in every if not words or any(word.lower() in probe.name.lower() for word in words)]
 

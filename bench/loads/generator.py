@@ -1,8 +1,8 @@
 """Programs in C of the folder `native`, compiled at their first use.
 
 `Generator` repeats requests on many connections, in a closed loop or at a rate, and checks each response; `follow`
-measures the time from a Produce request to the consumers of its record; `bare_loop` is the least work of a server with
-one thread.
+measures the time from a Produce request to the consumers of its record; `bare_loop` is the minimum work of a server
+with one thread.
 """
 
 import contextlib

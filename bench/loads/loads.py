@@ -64,7 +64,8 @@ class Loads:
     def measure(self, server: Server, frame: str, connections: int, in_flight: int) -> tuple[float, float]:
         """Return requests per second, and CPU microseconds of the server per request.
 
-        After Produce the end offset must have grown by the acknowledged requests, and at most by those in flight too.
+        After Produce the end offset must have grown at least by the acknowledged requests, and at most by those and the
+        requests in flight.
         """
         self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
         time.sleep(0.2)  # the last requests in flight are appended by now

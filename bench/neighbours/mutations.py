@@ -6,8 +6,8 @@
 2. All of them are deleted by one request.
 
 The client acts as Java's Admin: topics refused with THROTTLING_QUOTA_EXCEEDED are repeated after the throttle time.
-Measured are the time until all is done (drain), and the latency of another client's Produce, 50 per second. `plot.py`
-draws the file.
+The program measures the time until everything is done (drain), and the latency of another client's Produce, 50 per
+second. `plot.py` draws the file.
 """
 
 from __future__ import annotations

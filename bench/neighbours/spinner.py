@@ -1,8 +1,8 @@
 """Effect of a busy-polling fetcher on another client: python bench/neighbours/spinner.py [--quota 5] [--pairs 9]
 
-A client in its own process sends sequential Fetch requests with max wait 0. In pairs, it is idle and it polls under a
-request_percentage. Prints another client's p99 for both, pair by pair, and at the end the charged share of the poller
-over the whole run, by the metric of its counter, and one measurement without a quota.
+A client in its own process sends sequential Fetch requests with max wait 0. In each pair of measurements, it is first
+idle and then polls under a request_percentage. Prints another client's p99 for both, pair by pair, and at the end the
+charged share of the poller over the whole run, by the metric of its counter, and one measurement without a quota.
 
 Accepted: share within 10 % of the quota, median of the ratios below 1.5.
 """

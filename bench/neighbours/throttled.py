@@ -1,8 +1,8 @@
 """Effect of ten thousand throttled channels on another client: python bench/neighbours/throttled.py
 
-10,000 connections have a client id each. In pairs, all are idle, and all are throttled for some seconds with one more
-request in their sockets that the broker must not read. Prints another client's p99 for each pair, and the median of the
-ratios.
+10,000 connections have a client id each. In each pair of measurements, all are first idle and then throttled for some
+seconds, with one more request in their sockets that the broker must not read. Prints another client's p99 for each
+pair, and the median of the ratios.
 
 Accepted: at most 1.10.
 """

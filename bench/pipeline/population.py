@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.delta_table import DEFAULT_BUCKETS, bucket_of
 
-Array = Any  # of numpy
+Array = Any  # numpy array
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 MAX_ENTITIES = 10_000_000
@@ -34,7 +34,7 @@ class Shape:
     """Shape of the log to generate.
 
     `requests`: number of records. `entities`: pairs of user and client id. `hot_share`: share of the first entity,
-    0..1; the shares of the others fall with their rank, by `skew` (Zipf's exponent). `days`: length; `start_us`: begin,
+    0..1; the shares of the others fall with their rank, by `skew` (Zipf's exponent). `days`: length; `start_us`: start,
     a full hour (microseconds since 1970). `breaching`: share of the entities that exceed their quotas.
     """
 

@@ -58,7 +58,7 @@ _TURNS = {
     ADMIN: (2, 5, 6, 5, 2, 5, 6, 2, 5, 2) * 2,
 }
 TURN = 20
-#: Values of a breaching client that are delayed or refused, per quota: some together, then none.
+#: Pattern of a breaching client's values per quota: every third of the first 90 is delayed or refused, then none.
 _BREACH = 600
 _HITS = tuple(place < 90 and place % 3 == 0 for place in range(_BREACH))
 

@@ -38,7 +38,7 @@ MEMORY_MB = 200  # equals the article's heap
 GOAL_RATE = results.GOAL_RATE
 KAFKA_WARMUP = 1_000_000  # in a quick study too, because a cold JVM is slow
 # Watched entries at which the old design purges. No value suits all rates: the first is Kafka's default, the second is
-# chosen for these rates, the third shows the opposite disadvantage of the article.
+# chosen for these rates, the third shows the disadvantage opposite to the article's.
 THRESHOLDS = {"old": 1_000, "old-mid": 300_000, "old-high": 2_000_000}
 
 
@@ -76,7 +76,7 @@ def kafka_command() -> list[str]:
 
 
 def run_json(command: list[str], give_up: str) -> dict[str, Any]:
-    """Return the JSON object of a program, or `give_up` as the result of a run without memory."""
+    """Return the JSON object of a program, or `give_up` as the result of a run that ran out of memory."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 3:
         return {"given_up": give_up}

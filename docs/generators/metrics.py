@@ -60,7 +60,7 @@ A [broker of a Kafka cluster](cluster.md) has these too:
 def page() -> str:
     """Return the whole page."""
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
-        _ = broker.context.share_partitions  # started with their sensors
+        _ = broker.context.share_partitions  # this access starts them with their sensors
         # its sensors exist once a client has asked for its subscription
         broker.context.telemetry.manager.get_subscription(UUID(int=7), Client({}, "", "", lambda number: False))
         families = {family.prometheus_name: family for family in broker.exposition.families}

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")
     options = parser.parse_args()
     try:
-        require_spark()  # before twenty seconds of traffic, not after them
+        require_spark()  # fails before the twenty seconds of traffic, not afterwards
     except PipelineError as missing:
         raise SystemExit(f"the demo needs Spark: {missing}") from None
     folder: Path = options.folder

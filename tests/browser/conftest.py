@@ -1,6 +1,7 @@
 """Headless Chromium for all tests of this folder, and a broker with data for each page of its console.
 
-Both end with the tests of this package, because an open page takes CPU time; the folder is a package for this scope.
+Both end with the tests of this package, because an open page takes CPU time; the folder is a package so that
+fixtures can have this scope.
 """
 
 import json

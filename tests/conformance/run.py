@@ -105,7 +105,7 @@ class Run:
     """Result of a run.
 
     Args:
-        absent: what the broker does not offer. stuck: reason why the script did not reach its end.
+        absent: the API or version that the broker does not offer. stuck: reason why the script did not reach its end.
     """
 
     case: Case

@@ -26,7 +26,7 @@ UNCOMPARED = ("AuthBytes", "SessionLifetimeMs")  # challenges and times
 
 
 def log_in(talk: Talk, user: str) -> str:
-    """Open a connection and log in with a password, without a recording; return the connection's name, the user's."""
+    """Open a connection and log in with a password, without recording; return the connection's name, `user`."""
     if user not in talk.connections:
         talk.open_sasl(user)
         talk.quietly("SaslHandshake", 1, {"Mechanism": "PLAIN"}, on=user)

@@ -82,7 +82,7 @@ def include_folders(target: str) -> list[Path]:
     name, config = ("windows", WINDOWS_CONFIG) if "windows" in target else ("macos", MACOS_CONFIG)
     folder = OUT / f"include-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    # a quoted include is searched beside its file first, so that Python.h must be in the folder
+    # a quoted include is first searched beside the including file, so Python.h must be beside the adapted pyconfig.h
     for header in ours.iterdir():
         link = folder / header.name
         if not link.exists() and header.name != "pyconfig.h":

@@ -67,7 +67,7 @@ def check_contents(wheel: Path) -> None:
 
 
 def milliseconds(command: list[str], environment: dict[str, str], runs: int = 7) -> float:
-    """Return the least CPU time of several runs in ms, so that other load does not count."""
+    """Return the minimum CPU time of several runs in ms, so that other load does not count."""
     taken = []
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,8 +1,8 @@
 """Archive of the classes that Spark loads, with which a JVM starts in half the time; the tests start some sixty JVMs.
 
 `write_class_archive.py` writes it. Without the file, or with a file of another Java or Spark, a JVM loads its classes
-one by one, and so it does with a file that was written in another folder: the name contains a hash of the folder's
-name.
+one by one. It also does so with a file that was written in another folder, because the name contains a hash of the
+folder's name.
 """
 
 import hashlib

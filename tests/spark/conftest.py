@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kbroker.testing import EmbeddedBroker
 
 HERE = Path(__file__).resolve().parent
-#: Spark's own choice, which other processes have, starts the program readlink up to twenty times per batch.
+#: Replaces Spark's default, which other processes use and which starts readlink up to twenty times per batch.
 BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",  # partition counts as planned
+    "spark.sql.adaptive.enabled": "false",  # so that the numbers of partitions are as planned
     "spark.sql.streaming.pollingDelay": "20ms",
     **NO_CODE,
 }
@@ -52,11 +52,11 @@ class Sessions:
 
     def __init__(self) -> None:
         self._session: SparkSession | None = None
-        self.no_connector: str | None = None  # reason for a session without it
+        self.no_connector: str | None = None  # reason for a session without the connector
         self.no_delta: str | None = None
 
     def get(self) -> SparkSession:
-        """Return the session; a test lacks a prerequisite if it cannot start."""
+        """Return the session; if it cannot start, the test lacks a prerequisite."""
         if self._session is None:
             need.spark()
             self.no_connector, self.no_delta = self._fetch(CONNECTOR), self._fetch(DELTA)

@@ -157,8 +157,8 @@ class Disturbance:
 def while_running(start_query: Callable[[], Any], steps: list[Callable[[], None]], seconds: float = 600) -> None:
     """Run a query to its end, and restart it if a Python worker of Spark never starts.
 
-    Args: `steps`: each is called and removed when more batches have ended; steps for which the query was too fast are
-    left. Raises: StreamingQueryException.
+    Args: `steps`: after every BATCHES_OF_A_STEP batches the first one is removed and called; steps for which the query
+    was too fast remain in the list. Raises: StreamingQueryException.
     """
     until = time.monotonic() + seconds
     query = start_query()

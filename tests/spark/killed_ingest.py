@@ -18,7 +18,7 @@ from tests.spark.day import START_US
 
 
 def main(logs: str, table: str, budget: str, phase: str = "") -> None:
-    """Run once; without a phase to the end."""
+    """Run once, up to the phase, or to the end if no phase is given."""
 
     def die(reached: str) -> None:
         if reached == phase:

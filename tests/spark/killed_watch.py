@@ -20,7 +20,7 @@ from tests.spark.watching import WATERMARK_MS
 
 
 def main(logs: str, table: str, page: str, phase: str = "", times: str = "1") -> None:
-    """Run once; without a phase to the end."""
+    """Run once, up to the phase, or to the end if no phase is given."""
     left = int(times)
 
     def die(reached: str) -> None:

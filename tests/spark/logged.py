@@ -138,7 +138,7 @@ class LoggedBroker:
             self._sending.pop(0)[1]()
 
     def forget(self, now_ms: int) -> None:
-        """Expire all counters, which were idle for an hour."""
+        """Expire all counters, each of which must have been idle for an hour."""
         self.managers.expire_inactive(now_ms)
         self._sequences.clear()
 

@@ -30,7 +30,7 @@ QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate
 
 
 def refusal(place: str, store: str, command: str) -> str | None:
-    """Return the error with which a command is refused in a place; None where it works."""
+    """Return the error with which a command is refused in a place, or None if it works there."""
     if place == ALONE and store == DISK and command not in BY_DRIVER:
         return "than this machine: tables and logs must be in a folder"
     if (place, store, command) == (ALONE, S3, "watch"):

@@ -1,4 +1,4 @@
-"""Processes of this machine by their descent."""
+"""Descendants of a process on this machine."""
 
 from pathlib import Path
 

@@ -185,7 +185,7 @@ def _raw_reads(broker: EmbeddedBroker, traffic: Traffic) -> None:
 
 
 def _busy(broker: EmbeddedBroker, traffic: Traffic) -> None:
-    """Send forty requests, and then until one is delayed, on a machine of any speed."""
+    """Send forty requests, and then further ones until one is delayed, on a machine of any speed."""
     with CountingClient(broker, "busy", traffic) as client:
         while client.known.requests < 40 or client.known.throttle_ms == 0:
             assert client.known.requests < 100_000

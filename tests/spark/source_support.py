@@ -72,7 +72,7 @@ class Stream:
         self.checkpoint = checkpoint
         self.options = {"kafka.bootstrap.servers": bootstrap, **{k.replace("__", "."): v for k, v in options.items()}}
         self.seen: list[list[int]] = []
-        self.fails_at: int | None = None  # batch that raises after it was seen
+        self.fails_at: int | None = None  # number of the batch that raises after its values are read
 
     def take(self, frame: Any, batch_id: int) -> None:
         found = values(frame)

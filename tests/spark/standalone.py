@@ -16,8 +16,8 @@ from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_START = ROOT / "tests" / "spark" / "python_start"
-#: Generated code costs a fifth of the CPU time of short jobs; other commands generate it, and so do soaks over Spark
-#: Connect.
+#: Settings without generated code, which costs a fifth of the CPU time of short jobs. Other commands generate code,
+#: and so do soaks over Spark Connect.
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Name of a folder that does not exist, in place of this machine's settings of Spark. An existing folder would be in
 #: the class path, and a JVM ignores an archive of classes that was written with another class path.

@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
 def test_a_python_without_kbroker_is_named_before_the_job(
     cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A Python without kbroker and pyarrow, which is not on the driver's machine, is found by a task."""
+    """A task reports a Python without kbroker and pyarrow, which is not on the driver's machine."""
     bare = python_without(tmp_path / "bare")
     done = cluster.run("ingest", places[0] / "bare", places[0] / "requests-1.jsonl", "--quiet", python=bare)
     assert (done.returncode, done.stdout) == (1, "")
@@ -130,7 +130,7 @@ def test_what_executors_reach_is_filled_and_read(cluster: Standalone, places: tu
             *(one for one in variables if "KEY" not in one),
             *("AWS_PROFILE=work", f"AWS_SHARED_CREDENTIALS_FILE={profile}"),
             *without_options(words["usage"]),
-            *("--storage-option", "AWS_FORCE_CREDENTIAL_LOAD=true"),  # otherwise not with an address of a store
+            *("--storage-option", "AWS_FORCE_CREDENTIAL_LOAD=true"),  # otherwise not loaded if a store has an address
         ]
         refused = ["ingest", str(private / "table"), str(log), "--quiet", *cluster.options]
         filled = ["ingest", str(shared / "table"), str(log), "--buckets", "2", "--json", *cluster.options]
@@ -183,7 +183,7 @@ def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: 
 
 
 def test_a_cluster_that_starts_no_executor_is_reported(cluster: Standalone, places: tuple[Path, Path]) -> None:
-    """Spark waits without end and prints nothing, so a line reports it after a while."""
+    """Spark waits forever and prints nothing, so a line reports it after a while."""
     too_large = ("--conf", "spark.executor.memory=900g")
     call = cluster.call("usage", places[0] / "requests-1.jsonl", *too_large, code=IMPATIENT)
     with subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:

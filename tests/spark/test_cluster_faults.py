@@ -27,7 +27,7 @@ from tests.support.object_store import FaultyStore, ObjectStore, as_words
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 ROWS = 300
-COMPACTING = "before the checkpoint"  # of the second of two batches, when hours have two files to compact
+COMPACTING = "before the checkpoint"  # in the second of two batches, when hours have two files to compact
 #: The request of each phase of a batch that the store delays while a process is killed.
 PHASES: dict[str, dict[str, Any]] = {
     "reading": {"kinds": ["hold"], "method": "GET", "path": r"/logs/"},

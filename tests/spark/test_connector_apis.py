@@ -20,7 +20,7 @@ ALWAYS = {
 }  # fmt: skip
 # With spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true the driver joins a group to find its partitions.
 BY_GROUP = {("FindCoordinator", 6), ("JoinGroup", 9), ("SyncGroup", 5), ("OffsetFetch", 9), ("LeaveGroup", 5)}
-BY_GROUP_IN_TIME = {("Heartbeat", 4)}  # from a member of more than three seconds
+BY_GROUP_IN_TIME = {("Heartbeat", 4)}  # sent by a member that stays longer than three seconds
 BY_ADMIN = {("DescribeCluster", 1), ("DescribeTopicPartitions", 0)}  # not used with a group
 COUNT = 100
 

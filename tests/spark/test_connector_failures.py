@@ -95,7 +95,7 @@ def test_the_broker_goes(connector: SparkSession, broker: BrokerProcess, tmp_pat
 
 
 def test_the_broker_comes_back(connector: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """A query continues after a broker's absence that is shorter than the patience."""
+    """A query continues after a broker's absence that is shorter than the stream's time-outs."""
     address = broker.bootstrap
     create(address, "t", 2)
     fill(address, "t", 200, 2)

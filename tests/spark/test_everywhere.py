@@ -1,4 +1,4 @@
-"""Each command in each place where Spark can run and its data can be stored, in the soak; always in one of them.
+"""Each command in one place where Spark can run and its data can be stored, and in the soak in all such places.
 
 Another combination, a store and a cluster that shares nothing else with its driver, is in `test_cluster.py`.
 """

@@ -90,7 +90,7 @@ def test_files_of_others(tmp_path: Path) -> None:
 
 
 def test_a_damaged_batch_of_a_file_that_grows(tmp_path: Path) -> None:
-    """The batches beside it are read, each once, and an incomplete batch when it is complete."""
+    """The batches beside the damaged one are read once each, and an incomplete batch is read when it is complete."""
     batch = pa.RecordBatch.from_pylist([ROW])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

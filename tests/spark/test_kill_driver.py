@@ -1,4 +1,4 @@
-"""End of the driver in each phase of a batch and of a compaction: after the restart each row is there once.
+"""End of the driver in each phase of a batch and of a compaction: after the restart each row exists once.
 
 The end is a failure in one session, or `kill -9` of a process, which takes a JVM per phase.
 """

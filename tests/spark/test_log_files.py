@@ -175,7 +175,7 @@ def test_an_arrow_file_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> Non
         for batch in batches:
             writer.write_batch(batch)
     whole = log.read_bytes()
-    log.write_bytes(whole[:-40])  # into the last batch
+    log.write_bytes(whole[:-40])  # cut within the last batch
     found = files(tmp_path)
     first = found.ends({}, None)
     assert list(first.values()) == [2]
@@ -199,7 +199,7 @@ def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) ->
 
 
 def test_a_file_that_is_deleted_during_a_limited_run_is_an_error(tmp_path: Path) -> None:
-    """The next batch would leave out the records that the run has found, and the file would leave the offset."""
+    """Otherwise the next batch would omit the records that the run has found, and the offset would lose the file."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("a\nb\n")
     reader: Any = LogFiles({"paths": json.dumps([str(tmp_path)]), "maxBytesPerTrigger": "2"}).streamReader(SCHEMA)

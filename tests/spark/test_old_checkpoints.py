@@ -117,7 +117,7 @@ def test_another_log_with_the_same_checkpoint(table: Table, tmp_path: Path) -> N
 
 
 def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan of a batch is synced before the batch: after a power cut the table would have a batch that it lacks."""
+    """The plan is synced before the batch: otherwise, after a power cut, a batch could exist without a plan."""
     synced: list[str] = []
     monkeypatch.setattr(table_place, "_sync", lambda path: synced.append(path.relative_to(tmp_path).as_posix()))
     opened(tmp_path / "table")._keep_offsets(2)
@@ -137,7 +137,7 @@ def test_a_plan_is_on_the_disk_before_its_batch(table: Table, tmp_path: Path, mo
     ids=["new", "killed", "planned", "removed in part", "with state"],
 )
 def test_what_a_killed_start_leaves(tmp_path: Path, files: list[str], verifies: str | None) -> None:
-    """Only temporary files are no other query's checkpoint."""
+    """A folder with only temporary files is not the checkpoint of another query."""
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

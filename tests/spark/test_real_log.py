@@ -99,7 +99,7 @@ def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -
 
 
 def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> None:
-    """Counts, refusals and delays by quota and counter are the verdicts', and served delays the throttle times."""
+    """Counts, refusals and delays by quota and counter equal the verdicts', served delays the throttle times."""
     expected: dict[Any, Counter[str]] = {}
     for v in scene.traffic.verdicts:
         ip = v.address if v.quota_type == "ConnectionRate" else None
@@ -141,7 +141,7 @@ def test_verdicts_of_shadows_stand_apart(scene: Scene, rows: DataFrame) -> None:
 
 
 def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: DataFrame) -> None:
-    """From cold counters a replay decides bytes, request time, and mutations of clients with and without error 89."""
+    """From cold counters, a replay has the verdicts on bytes, request time, and mutations with and without error 89."""
     judged = [v for v in scene.traffic.verdicts if v.quota_type != "ConnectionRate"]
     exact = replay_exact(rows, QuotaSet(QUOTAS), windows=WINDOWS).cache()
     assert check(exact) == (len(judged), 0, 0, 0, 0, 0, 0)
@@ -169,7 +169,7 @@ def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -
 
 
 def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
-    """The results have the log's requests and delays by client, no delays without quotas, and few if recommended."""
+    """The results have the log's requests and delays by client, no delays without quotas, few with recommended ones."""
     freed = by_client(replay_table(spark, scene.table, QuotaSet({}), windows=WINDOWS)).collect()
     by_name = {row.client_id: row for row in freed}
     for client_id in RAW:

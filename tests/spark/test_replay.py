@@ -109,7 +109,7 @@ def test_a_name_that_is_missing_is_empty(spark: SparkSession) -> None:
 
 
 def test_a_log_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that grows has no verdicts on values that are still missing, so that none counts as missing."""
+    """A growing log is read once: no verdict refers to a value that is added later, and none counts as missing."""
     broker = logged(traffic(2_000, 11), SETS["users"])
     refusals = [row for row, kind, *_ in broker.delays if kind == "ControllerMutation"]
     assert refusals[-1] > 1_000
@@ -127,7 +127,7 @@ def test_a_log_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_who_belongs_together() -> None:
-    """Clients that share a counter are one unit, also through others; only units of several buckets are spread."""
+    """Clients that share a counter, even indirectly, are one unit; only units of several buckets are spread."""
 
     def shared(user: str | None, client_id: str | None) -> list[str]:
         return [f"user {user}"] if client_id != "alone" else []

@@ -49,7 +49,7 @@ def without(table: pa.Table, *names: str) -> pa.Table:
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_quotas_in_force_give_the_brokers_delays(name: str, seed: int) -> None:
-    """A replay of a broker's updates has the broker's delays to the millisecond, and so has an unchanged what-if."""
+    """A replay of a broker's updates has the broker's delays to the millisecond, as has an unchanged what-if."""
     broker = logged(traffic(3_000, seed), SETS[name])
     found = replay_updates(broker.table(), QuotaSet(SETS[name])).to_pylist()
     delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
@@ -150,7 +150,7 @@ def test_a_counter_that_was_forgotten_begins_anew(name: str) -> None:
     for request in later:
         request.time_ms += 3 * hours
     for request in last:
-        request.time_ms += 3 * hours + later[-1].time_ms - requests[0].time_ms + 10  # a restart, with no hour between
+        request.time_ms += 3 * hours + later[-1].time_ms - requests[0].time_ms + 10  # a restart within the hour
     broker = logged(requests, SETS[name])
     broker.forget(later[0].time_ms - hours // 2)
     for request in later:

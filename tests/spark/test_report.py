@@ -184,7 +184,7 @@ def test_a_client_has_one_colour() -> None:
 
 
 def test_who_has_a_quota_now_is_compared() -> None:
-    """An entity without a separate quota any more gets the default; other kinds of entities are not compared."""
+    """An entity that no longer has a separate quota gets the default; other kinds of entities are not compared."""
     ids = {name: QuotaEntity.of({"client-id": name}) for name in ("a", "b")}
     current = {
         ids["b"]: {"producer_byte_rate": 30.0, "consumer_byte_rate": 7.0},

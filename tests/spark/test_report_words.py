@@ -106,7 +106,7 @@ def needs(*limits: float) -> list[Need]:
         ((90.0, 20.0, 10.0, 5.0), None, True, None),
         ((50.0, 50.0, 40.0, 30.0), 5.0, True, "takes 10 times as much as its quota allows"),
         ((50.0, 50.0, 40.0, 30.0), 6.0, True, None),
-        ((1000.0, 5.0), None, True, None),  # of two it is unknown which one is the outlier
+        ((1000.0, 5.0), None, True, None),  # of two clients, either may be the outlier
     ],
 )
 def test_an_outlier(limits: tuple[float, ...], now: float | None, throttled: bool, said: str | None) -> None:
@@ -229,7 +229,7 @@ def test_the_badge_is_beside_the_quota_and_explained() -> None:
 
 
 def test_a_silent_client_is_in_no_plot() -> None:
-    """A client with a quota and without requests is a row of the table and no bar."""
+    """A client with a quota and without requests has a row in the table and no bar."""
     text = render(data([30.0, 20.0, 10.0], {"retired": 5.0, "c1": 7.0}), NOW)
     drawn = re.findall(r"<text [^>]*>(client-id [^<]*)</text>", text)
     assert "client-id c1" in drawn
@@ -331,7 +331,7 @@ def test_a_page_into_a_pipe(tmp_path: Path) -> None:
 
 
 def test_a_file_without_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that has no quotas is replayed as it is; without a file the recommendation is."""
+    """A file without quotas is replayed as it is; without a file, the recommendation is replayed."""
     found = Recommendation("user", 0.01, {"Produce": 5.0}, [], [])
     replayed: list[object] = []
 

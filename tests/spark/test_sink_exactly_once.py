@@ -101,7 +101,7 @@ def write(
 
 
 def test_a_batch_that_was_written_is_not_written_again(cluster: Cluster, broker: BrokerProcess) -> None:
-    """The note of batch and query decides; another query with the same id writes its own batch 0."""
+    """A note of batch and query identifies a repetition; another query with the same id writes its own batch 0."""
     given = options(broker)
     assert write(cluster, given, 0, rows(1, 2), rows(3)) == Written(3, "q")
     assert write(cluster, given, 0, rows(1), rows(2, 3)) == Written(3, "q", repeated=True)

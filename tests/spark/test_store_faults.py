@@ -1,4 +1,4 @@
-"""Object store that fails: rejected and aborted requests, or requests done without a response. Rows are exact."""
+"""Object store that fails: rejected and aborted requests, or requests executed without a response. Rows are exact."""
 
 import json
 from collections import Counter

@@ -117,7 +117,7 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypa
     before = mine.files()
     done = compact(mine, 0, 1, everything=True)
     assert (done.hours, done.files_before) == (2, len(before))
-    monkeypatch.setattr(other, "files", lambda: before)  # it began before the first one committed
+    monkeypatch.setattr(other, "files", lambda: before)  # it began before the first one had committed
     assert compact(other, 0, 1, everything=True).hours == 0
     assert Table(table).version == mine.version
     assert sequences(table) == times(2)
@@ -142,7 +142,7 @@ def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> Non
 
 
 def test_a_commit_that_could_not_be_flushed_is_flushed_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit whose first attempt has written the version and failed then is on disk when it returns."""
+    """A commit whose first attempt wrote the version and then failed is on disk when it returns."""
     rows, found = placed(two_hours()), Table(table)
     entry = f"_delta_log/{found.version + 1:020}.json"
     flushed: list[str] = []
@@ -294,7 +294,7 @@ def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: boo
 
 
 def test_a_full_disk_leaves_the_known_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the description of a stream would make every later run fail, or lose the record of its inputs."""
+    """A partly written description of a stream would make every later run fail, or lose the record of its inputs."""
     table, known = Table(tmp_path), Stream("t", "h:1")
     table.add_stream("a", known)
 

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def why(file: Path, place: Any = None) -> str:
-    """Return the cause, which is equal after a failed job."""
+    """Return the cause, after asserting that a failed job leads to the same error."""
     with pytest.raises(UnreadableFileError) as failed:
         read_columns(TablePlace.of(str(file.parent)) if place is None else place, [file.name], None)
     text = str(failed.value)

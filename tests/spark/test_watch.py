@@ -148,7 +148,7 @@ def test_the_page_is_about_one_version(spark: SparkSession, tmp_path: Path, monk
 
 @pytest.mark.soak
 def test_the_command_follows_a_brokers_log(tmp_path: Path) -> None:
-    """Ctrl-C ends it after the current batch with a summary, and leaves no process."""
+    """Ctrl-C ends the command after the current batch with a summary, and leaves no process."""
     with EmbeddedBroker({"kbroker.request.log.topic": "__request_log"}) as broker:
         words = ("watch", str(tmp_path / "t"), "--topic", "__request_log", "-b", broker.bootstrap_servers, "--json")
         more = ("--every", "1s", "--page", str(tmp_path / "page.html"), "--master", "local[2]")

@@ -63,7 +63,7 @@ def test_replay_prints_before_and_after(
 
 
 def test_a_broker_takes_the_recommendation(run: Callable[..., str], table: Path, tmp_path: Path) -> None:
-    """`quotas apply` sets all of it, and `quotas diff` then finds no difference."""
+    """`quotas apply` sets all recommended quotas, and `quotas diff` then finds no difference."""
     path = tmp_path / "recommended.yaml"
     words = ("--throttled-below", 5, "--outliers", 2, "--io-threads", 8, "--network-threads", 3, "--listeners", 2)
     found = json.loads(run("pipeline", "recommend", table, "-o", path, *words, "--json", "-q"))

@@ -110,8 +110,8 @@ def watch_two_runs(
 ) -> str:
     """Follow a folder, stop, and continue: both runs together have written each minute once.
 
-    Args: `place`: a folder, or one of a store, which is created; `words`: more of the command; `between`: called after
-    the start of the second run. Returns: stderr of the second run.
+    Args: `place`: a folder, or one of a store, which is created; `words`: further words of the command; `between`:
+    called after the start of the second run. Returns: stderr of the second run.
     """
     day = make_day(1_000)
     kept = [number for number, late in enumerate(day.late) if not late][:200]

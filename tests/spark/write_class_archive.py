@@ -2,8 +2,8 @@
 
     python -m tests.spark.write_class_archive FILE
 
-Java keeps the classes, and the code of lambdas, that a program has used: so this one runs the commands of the
-pipeline, with compiled queries and without.
+Java keeps the classes, and the code of lambdas, that a program has used. This program therefore runs the
+commands of the pipeline, with and without compiled queries.
 """
 
 import json

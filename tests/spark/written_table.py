@@ -17,8 +17,8 @@ def write_table(
 ) -> Written:
     """Add rows with the columns of the request log to a table, which is created if it does not exist.
 
-    Args: `buckets`: number of buckets of a new table. `transaction`: a name and an increasing number: an existing one
-    writes nothing.
+    Args: `buckets`: number of buckets of a new table. `transaction`: a name and a number; a number
+    that does not exceed the last one committed under this name writes nothing.
     Raises: TableError for a table of another kind.
     """
     found = Table(table)

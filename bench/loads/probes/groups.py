@@ -34,7 +34,7 @@ def take(consumer: Consumer, count: int, seconds: float = 25) -> list[bytes]:
 
 
 def half_by_half(place: Place) -> str:
-    """Read and commit one half by a member, the other half by another; return the name of topic and group."""
+    """Read and commit one half with one member and the other half with another; return the name of topic and group."""
     topic = place.create("resume")
     values = [b"%d" % n for n in range(20)]
     place.send(topic, values)

@@ -26,7 +26,7 @@ class Lacking(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """Check of an ability, from the view of a client's user.
+    """Check of an ability, from the point of view of a client's user.
 
     Args:
         name: row of the table.

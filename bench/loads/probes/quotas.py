@@ -46,7 +46,7 @@ def quota(place: Place, names: dict[str, str | None], key: str, value: float) ->
 
 
 def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
-    """Return the used share if it is about the quota, and the responses had throttle times. Raises: Lacking."""
+    """Return the used share of the quota if it is about 1 and the responses had throttle times. Raises: Lacking."""
     ratio = used_bytes / seconds / RATE_BYTES
     expect(
         max(throttles_ms, default=0) > 0, f"the quota is taken and described, and no client is throttled: {ratio:.1f} x"
@@ -106,7 +106,7 @@ def fetch_rate(place: Place) -> str:
 
 
 def request_time(place: Place) -> None:
-    """A client that sends requests continuously is throttled for its time, and not read until the throttle ends."""
+    """A client that sends continuously is throttled for its request time, and not read until the throttle ends."""
     client_id, longest_ms, waited_ms = place.topic("request-time"), 0, 0.0
     with (
         quota(place, {"client-id": client_id}, "request_percentage", 1.0),

@@ -17,7 +17,7 @@ from tests.support.client import Client, SteadyProducer
 
 
 def fetch_session(place: Place) -> None:
-    """An incremental fetch returns new records, and an empty response without news."""
+    """An incremental fetch returns new records, and an empty response if there are none."""
     topic = place.create("session")
     place.send(topic, [b"first"])
     with Client(place.bootstrap) as client:

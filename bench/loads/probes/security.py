@@ -80,7 +80,7 @@ def scram(place: Place) -> None:
 
 
 def acls(place: Place) -> None:
-    """A user with write access to one topic writes to this topic, and is refused at another one."""
+    """A user with write access to one topic writes to this topic, and is refused access to another one."""
     with place.contender.start_secured(Mode.SASL) as secured:
         add_user(place, secured)
         boss = place.secured(secured, secured.admin)

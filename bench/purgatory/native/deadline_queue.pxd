@@ -24,7 +24,7 @@ cdef struct DeadlineQueue:
 
 cdef void deadline_queue_init(DeadlineQueue *queue, Clock *clock) noexcept nogil
 cdef void deadline_queue_destroy(DeadlineQueue *queue) noexcept nogil
-cdef bint deadline_queue_add(DeadlineQueue *queue, int64_t at_ms, void *item) noexcept nogil    # false without memory
+cdef bint deadline_queue_add(DeadlineQueue *queue, int64_t at_ms, void *item) noexcept nogil    # false if out of memory
 # Waits up to timeout_ms for the first due item (one thread only); returns NULL if no item is due.
 cdef void *deadline_queue_poll(DeadlineQueue *queue, int64_t timeout_ms) noexcept nogil
 cdef void *deadline_queue_take_any(DeadlineQueue *queue) noexcept nogil         # an item, due or not; NULL if empty

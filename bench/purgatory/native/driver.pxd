@@ -6,6 +6,6 @@ from purgatory_study.study_request cimport Design
 cdef class StudyDesign:
     """Design of another module; overrides `set_up`."""
 
-    # Initializes `design`, whose `free` releases it; false without memory. `clock`: borrowed, outlives the design.
+    # Initializes `design`, whose `free` releases it; false if out of memory. `clock`: borrowed, outlives the design.
     cdef bint set_up(
         self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil

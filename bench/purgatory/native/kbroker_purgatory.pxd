@@ -4,4 +4,4 @@ from kbroker._core.timer.timer_core cimport Timer
 from purgatory_study.study_request cimport Design
 
 cdef bint kbroker_purgatory_init(
-    Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil     # false without memory
+    Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil     # false if out of memory

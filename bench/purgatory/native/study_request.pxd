@@ -48,7 +48,7 @@ cdef struct Design:
     void (*stop)(Design *design) noexcept nogil                                # ends a waiting turn
     void (*free)(Design *design) noexcept nogil                                # called after the end of all threads
 
-cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms) noexcept nogil  # NULL without memory
+cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms) noexcept nogil  # NULL: out of memory
 cdef bint request_is_due(StudyRequest *request) noexcept nogil
 cdef void request_completed(StudyRequest *request) noexcept nogil              # called by the completing thread
 cdef void request_expired(StudyRequest *request) noexcept nogil                # called on the expiring thread

@@ -81,7 +81,7 @@ def ready(talk: Talk, **configs: str) -> None:
 
 
 def of(talk: Talk, number: int) -> str:
-    """Return the connection of a client: at its end a broker removes only the latest client of a connection."""
+    """Return a client's own connection: when a connection ends, a broker removes only its latest client."""
     name = f"client {number}"
     if name not in talk.connections:
         talk.call(name, talk.name("c"))

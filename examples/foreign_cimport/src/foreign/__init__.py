@@ -1,1 +1,1 @@
-"""Sessions with a time-out and a memory budget, on the cores of kbroker."""
+"""Sessions with a time-out and a memory budget, built on kbroker's timing wheel and memory pool."""
