@@ -104,8 +104,8 @@ class Broker:
     def start(self) -> None:
         """Start the broker; it serves clients when this returns.
 
-        Raises: BrokerStartError; StartCancelled after `cancel_start`, and after a `stop` in a signal handler meanwhile.
-        Nothing is left running then.
+        Raises: BrokerStartError; StartCancelled after `cancel_start`, and after a `stop` in a signal handler during
+        the start. Nothing is left running after these errors.
         """
         with self._life_lock, self._state_lock:
             if self._runtime is not None:
@@ -340,12 +340,12 @@ def descriptors_needed(config: BrokerConfig) -> int:
 def _one_line(error: Exception, config: BrokerConfig) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return more_open_files()
-    if isinstance(error, OSError) and not error.filename and error.strerror in DISK_ERRORS:  # that of a write
+    if isinstance(error, OSError) and not error.filename and error.strerror in DISK_ERRORS:  # the error of a write
         folders = dict.fromkeys(map(str, [*config.log_dirs, config.metadata_log_dir]))
         return f"cannot write a file in {' or '.join(folders)}: {error.strerror}"
     if isinstance(error, KafkaError):
         return " ".join(error.message.split())
-    if isinstance(error, FileNotFoundError) and not error.filename:  # that of getcwd
+    if isinstance(error, FileNotFoundError) and not error.filename:  # the error of getcwd
         return "a log folder is relative to the current folder, which has been deleted; change to another folder"
     if str(error) == NO_THREAD:
         return (

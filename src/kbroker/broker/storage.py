@@ -70,7 +70,7 @@ class BrokerStorage:
 
     @property
     def peer(self) -> NativeApis | None:
-        """The native handlers of some node, None while there is none."""
+        """The native handlers of any node, None while there are no nodes."""
         return next(iter(self._native.values()), None)
 
     def add_node(self, node_id: int, native_apis: NativeApis) -> None:

@@ -76,7 +76,7 @@ class OneLineErrors(CommandGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands, without importing them, and the options that begin so."""
+        """Return the commands and options that begin with the typed text; no command is imported."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
@@ -117,9 +117,9 @@ class OneLineErrors(CommandGroup):
                 click.echo(error.ctx.get_usage(), err=True)
             return status
         except (click.Abort, KeyboardInterrupt) as error:
-            if isinstance(error.__context__, EOFError):  # at a question of `click.confirm` or `click.prompt`
+            if isinstance(error.__context__, EOFError):  # at a prompt of `click.confirm` or `click.prompt`
                 return failed("expected a line, got the end of standard input; nothing was changed", EXIT_FAILURE)
-            if error.__context__ is None and isinstance(error, click.Abort):  # a question that was answered with no
+            if error.__context__ is None and isinstance(error, click.Abort):  # the user did not confirm
                 return failed("not confirmed; nothing was changed", EXIT_FAILURE)
             return EXIT_INTERRUPTED
         except Exception as error:
@@ -141,7 +141,7 @@ def interruptible() -> Iterator[None]:
     unraisable_before = sys.unraisablehook
 
     def on_unraisable(unraisable: Any) -> None:
-        """End the command by the default of SIGINT, without a traceback, if Ctrl-C came where Python cannot raise."""
+        """End the command by SIGINT's default action, without a traceback, if Ctrl-C came where Python cannot raise."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         else:
@@ -231,7 +231,7 @@ def user_message(error: Exception) -> str | None:
 
 
 def _is_of_delta(error: Exception) -> bool:
-    """Return whether delta-rs raised it, about a table or its store."""
+    """Return whether delta-rs raised the error, about a table or its store."""
     exceptions = sys.modules.get("deltalake.exceptions")
     return exceptions is not None and isinstance(error, exceptions.DeltaError)
 

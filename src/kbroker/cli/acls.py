@@ -157,7 +157,7 @@ def remove(
     if as_json and not yes:
         raise click.UsageError("expected --yes beside --json")
     if host is not None:
-        host = java_host(host)  # as `add` writes it; a name stays, so that a rule with one can be removed
+        host = java_host(host)  # in the form that `add` stores; a host name is kept, so that its rule can be removed
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     about = needed_resources(**named)
     filters: list[AclFilter] = [

@@ -221,12 +221,12 @@ def _apply(plan: Plan) -> None:
 
 
 def _show(plan: Plan, as_json: bool, **fields: bool) -> None:
-    """Print a plan, its notes on stderr."""
+    """Print a plan, with its notes on stderr."""
     if as_json:
         print_json({**fields, "changes": [change._asdict() for change in plan.changes], "notes": [*plan.notes]})
         return
     for change in plan.changes:
-        if change.kind == "acl":  # its name has the permission
+        if change.kind == "acl":  # the name of a rule already includes the permission
             texts = [None if text is None else "" for text in (change.before, change.after)]
             print_difference(f"acl {change.name}", *texts)
         else:

@@ -142,7 +142,7 @@ def alter(
 
 @contextmanager
 def corrections(kind: str, names: Iterable[str]) -> Iterator[None]:
-    """Add the meant name to the error of a misspelled config, or print it where the broker has accepted the config."""
+    """Add the likely name to the error of a misspelled config, or print it where the broker has accepted the config."""
     found = _hints(kind, names)
     try:
         yield

@@ -219,7 +219,7 @@ class _Lines:
             if batch:
                 yield self.print(batch)
                 last = time.monotonic()
-            elif is_output_closed():  # a write would report it, but there may be none for hours
+            elif is_output_closed():  # only a write would report it, possibly hours later
                 raise BrokenPipeError
             elif timeout_s is not None and time.monotonic() - last >= timeout_s:
                 return

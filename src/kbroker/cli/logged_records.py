@@ -90,7 +90,7 @@ class LoggedRecords:
     def _read(self, topic: str, partition: int, first: int, last: int, limit: int) -> list[Record]:
         if not limit:
             return []
-        (found_topic,) = self._cluster.fetch_metadata([topic])  # at once: a missing topic of the log was deleted
+        (found_topic,) = self._cluster.fetch_metadata([topic])  # without retries: a missing topic was deleted
         check(found_topic.error, f"topic {topic!r}")
         consumer = Consumer(self._cluster, {(topic, partition): first}, max_partition_bytes=PARTITION_BYTES)
         found: list[Record] = []

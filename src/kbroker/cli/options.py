@@ -25,7 +25,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 EXIT_DIFFERENT = 3  # of a `diff` with --exit-code
 COMMAND_CONFIG = "kbroker.command_config"
-_NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after the other one
+_NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after an ordinary hyphen
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
 
 
@@ -226,7 +226,7 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
         try:
             with connect(bootstrap_server, **times) as cluster:
                 http_url = find_http_port(cluster)
-        except BrokerTimeoutError as error:  # it may be short of memory for requests, or throttle this client
+        except BrokerTimeoutError as error:  # the broker is perhaps short of memory, or throttles this client
             text = f"{error.message}, so its HTTP port is unknown; give --http URL"
             raise BrokerTimeoutError(error.address, text) from None
     try:
@@ -284,7 +284,7 @@ def _command_config() -> Path | None:
 
 
 def _of_properties(make: Callable[[dict[str, str]], T], file: Path, option: str) -> T:
-    """Make something of the properties of a file. Raises: BadParameter."""
+    """Return the result of ``make`` for the properties of a file. Raises: BadParameter."""
     from kbroker.common.configs.config import parse_properties
 
     try:

@@ -114,7 +114,7 @@ def print_deleted(
 
 @contextmanager
 def json_rows(as_json: bool) -> Iterator[list[dict[str, object]]]:
-    """Collect the results of a command's changes, and print them as JSON; those before a failure too."""
+    """Collect the results of a command's changes, and print them as JSON, even after a failure."""
     rows: list[dict[str, object]] = []
     try:
         yield rows

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 INTERVAL_MS = 5_000
 LATENCY_TIMEOUT_S = 60.0
-LONGEST_SLEEP_S = 1e9  # the system refuses ten times as much
+LONGEST_SLEEP_S = 1e9  # the system rejects ten times this value
 MAX_RECORD_SIZE = 100 << 20  # no broker accepts larger requests by default: socket.request.max.bytes
 
 

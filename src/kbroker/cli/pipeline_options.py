@@ -102,7 +102,7 @@ def _topic(context: click.Context, option: click.Parameter, name: str | None) ->
 
 
 def _memory(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Return a size that the JVM accepts, None as it is. Raises: BadParameter."""
+    """Return a size that the JVM accepts; None stays None. Raises: BadParameter."""
     if value is not None and re.fullmatch(r"[1-9][0-9]*[kmgt]", value, re.IGNORECASE | re.ASCII) is None:
         raise click.BadParameter(f"expected a size with the unit k, m, g or t, such as 2g, got {value!r}")
     return value
@@ -200,7 +200,7 @@ spark_options = decorators(
     options("--master", "--remote", "--conf", "--properties-file", "--py-env", "--driver-memory", "--verbose"),
     progress_options,
 )
-#: For commands that run without Spark: a place for Spark is wrong usage, with the reason.
+#: Options about where Spark runs: commands that run without Spark reject them as wrong usage, with the reason.
 no_spark_options = decorators(
     *(
         click.option(name, hidden=True, expose_value=False, callback=_no_spark)

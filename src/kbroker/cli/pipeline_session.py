@@ -69,7 +69,7 @@ def session(common: dict[str, Any]) -> SparkSession:
 
 
 def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> threading.Timer:
-    """Report after a while that a cluster has started no executor: Spark waits for one without end."""
+    """Report after a while that a cluster has started no executor: Spark waits for one indefinitely."""
     from kbroker.spark.session_kind import is_connect, runs_elsewhere
 
     def look() -> None:
@@ -77,7 +77,7 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> thread
             return
         with suppress(Exception):  # the session may have ended by now
             scala = spark.sparkContext._jsc.sc()
-            if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is one of them
+            if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is included
                 say(
                     f"{scala.master()} started no executor within {EXECUTOR_SECONDS:g} s: check that it has workers "
                     "with enough free cores and memory"

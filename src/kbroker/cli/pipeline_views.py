@@ -189,7 +189,7 @@ def lag(
 
 
 def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
-    """Return sums per reader and topic; unknown lags are counted, not taken for zero."""
+    """Return sums per reader and topic; unknown lags are counted separately, not as zero."""
     groups: dict[tuple[str, str, str], list[int | None]] = {}
     for one in found:
         groups.setdefault((one.kind, one.reader, one.topic), []).append(one.lag)

@@ -265,7 +265,7 @@ def _row(label: str, text: str) -> str:
 
 
 def _fit(text: str, width: int = WIDTH) -> str:
-    """Return the text printable and at most a line long; the middle of a longer text is left out."""
+    """Return the text in printable form, at most ``width`` columns wide; the middle of a longer text is left out."""
     shown = printable(text[: 4 * WIDTH] + text[-4 * WIDTH :] if len(text) > 8 * WIDTH else text)
     if columns_of(shown) <= width:
         return shown

@@ -54,7 +54,7 @@ def _cells(entity: QuotaEntity) -> list[str | None]:
 
 
 def show_resolved(resolved: Sequence[ResolvedQuota], client_id: str, brokers: int, as_json: bool) -> None:
-    """Print which of all quotas apply to one client."""
+    """Print the quotas that apply to one client."""
     if as_json:
         print_json([resolved_json(one, brokers) for one in resolved])
         return

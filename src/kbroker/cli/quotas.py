@@ -379,7 +379,7 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
         refusals = {
             entity: refusal
             for entity, refusal in found.refusals.items()
-            if refusal.error is not Errors.CLUSTER_AUTHORIZATION_FAILED  # of a user that may only describe
+            if refusal.error is not Errors.CLUSTER_AUTHORIZATION_FAILED  # the user may only describe quotas
         }
         found = found._replace(refusals=refusals)
         print_differences(found.made, brokers, as_json)

@@ -116,7 +116,7 @@ def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines)
     for rows in batches:
         taken = [row for row in rows if wanted.takes(row)]
         if held is None:
-            if not rows and is_output_closed():  # a write would report it, but there may be none for hours
+            if not rows and is_output_closed():  # only a write would report it, possibly hours later
                 raise BrokenPipeError
             show.all(taken)
             continue
@@ -212,7 +212,7 @@ def _decision(verdict: Row, is_shadow: bool) -> str:
 
 
 def notes_of(row: Row) -> list[str]:
-    """Return notes as text: quota decisions, the error, the reason that the connection was closed."""
+    """Return notes as text: quota decisions, the error, the reason why the connection was closed."""
     notes = [_decision(verdict, is_shadow=False) for verdict in row["verdicts"] or ()]
     notes += [_decision(verdict, is_shadow=True) for verdict in row["shadow_verdicts"] or ()]
     if row["error_code"]:

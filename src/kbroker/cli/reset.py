@@ -211,7 +211,7 @@ def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> i
 
 
 def time_before_ms(now_ms: int, duration: str) -> int:
-    """Return the time that is a duration as in Java before another one, at least 0. Raises: BadParameter."""
+    """Return a time minus a duration, which is written as in Java; at least 0. Raises: BadParameter."""
     duration_ns = parse_duration_ns(duration)
     if duration_ns is None or abs(now_ms - duration_ns // 10**6) > LAST_MS:
         message = f"expected a duration such as P1DT2H30M, got {duration!r}"

@@ -86,7 +86,7 @@ def thread_name(name: str) -> str:
 
 
 def why_muted(connection: dict[str, Any], most: int = 26) -> str:
-    """Return the reasons that a connection is not read, the most important first."""
+    """Return the reasons why a connection is not read, the most important first."""
     words = []
     for reason in connection["muted"]:
         if reason == "throttled":

@@ -101,7 +101,7 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
     for line in head_of(usage, server):
-        console.print(line, soft_wrap=True)  # whole, however long: it may be for a script
+        console.print(line, soft_wrap=True)  # not wrapped: a script may read it
     first = VIEW_NAMES.index(view)
     for number in (first, *(n for n in range(len(VIEWS)) if n != first)):
         console.print()

@@ -20,8 +20,8 @@ _SHORT = {
     "response_unsent": "do not read",
     "refusal_delayed": "refused",
 }
-NARROWEST = 12  # of the first column, while there are others to leave out
-FRAME_LINES = 6  # of head and foot, and the table's header
+NARROWEST = 12  # minimum width of the first column while other columns can be left out
+FRAME_LINES = 6  # the header and the footer, and the table's own header
 Cell = str
 Key = Callable[[Any], Any]
 
@@ -192,7 +192,7 @@ def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
         )
     for row, texts in zip(rows, cells, strict=True):
         is_throttled = state.view == 0 and (row.throttled or row.memory_muted)
-        # Text: no markup of a client's
+        # Text: markup in a client's name has no effect
         table.add_row(*(Text(texts[number]) for number in shown), style="yellow" if is_throttled else None)
     return table
 

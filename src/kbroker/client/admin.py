@@ -78,7 +78,7 @@ class NewTopic:
 
 
 def own_configs(entries: Iterable[ConfigEntry]) -> dict[str, str | None]:
-    """Return the configs that a topic sets itself, of all its configs."""
+    """Return those configs of a topic that the topic itself sets. Args: ``entries``: all its configs."""
     return {entry.name: entry.value for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
@@ -232,7 +232,7 @@ class Admin:
             include_documentation: return the documentation of each config too.
         """
         node_id = self._broker_of(resource_type, name)
-        name = replace_invalid_utf8(name)  # as the response has it
+        name = replace_invalid_utf8(name)  # the form in which the response has it
         extras: Body = {"IncludeSynonyms": include_synonyms, "IncludeDocumentation": include_documentation}
         return self._describe_configs(resource_type, [name], keys, extras, node_id)[name]
 
@@ -364,7 +364,7 @@ class Admin:
         return found
 
     def try_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaError]:
-        """Return offsets by time as ``list_offsets``, once, with the error of each partition in its place."""
+        """Return offsets by time as ``list_offsets``, without retries; a failed partition has its error instead."""
         found: dict[TopicPartition, OffsetInfo | KafkaError] = {}
         led: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in wanted.items():

@@ -42,7 +42,7 @@ class ClientThread:
         self._settings = settings
         self._turn = Lock()
         self._executor: ThreadPoolExecutor | None = _one_thread()
-        self._cluster: Cluster | None = None  # of the executor's thread
+        self._cluster: Cluster | None = None  # used by the executor's thread only
         self._is_cancelled = threading.Event()
         self._sockets_lock = threading.Lock()
         self._sockets: list[socket.socket] = []
@@ -73,7 +73,7 @@ class ClientThread:
         self._is_cancelled.clear()
         try:
             job = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        except RuntimeError:  # no thread can be started; with its first one this executor would still make the call
+        except RuntimeError:  # no thread was started, but a later thread of this executor would make the call
             self._executor = _one_thread()
             self._turn.release()
             raise
@@ -96,7 +96,8 @@ class ClientThread:
         with self._sockets_lock:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS too: SSLSocket.shutdown changes the object
+                    # for TLS too: SSLSocket.shutdown would change the object
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     # ---- in the thread
 

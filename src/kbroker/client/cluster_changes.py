@@ -23,7 +23,7 @@ class Change(NamedTuple):
     """One line of the difference; ``before`` or ``after`` is None where it is not set.
 
     ``kind``: topic, config (of a topic), acl, quota or user. ``key``: partitions, a config, a quota or a mechanism;
-    empty for the whole.
+    empty for a whole topic or rule.
     """
 
     kind: str

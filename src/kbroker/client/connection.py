@@ -18,7 +18,7 @@ from kbroker.protocol import codec
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, used as the limit of a response too
 RECEIVE_BYTES = 1 << 16
-LATE_S = 0.01  # tolerated lateness of a time-out: setting the socket's costs a system call
+LATE_S = 0.01  # tolerated lateness of a time-out: setting it on the socket costs a system call
 API_VERSIONS = 18
 TLS_ALERT = 0x1503  # first two bytes of a TLS record: an alert, and the major version 3
 UNKNOWN_AUTHORITIES = (18, 19, 20, 21)  # OpenSSL's codes of a certificate that none of the trusted ones has issued
@@ -147,7 +147,7 @@ class Connection:
         self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0
-        self._time_out_s = -1.0  # the socket's
+        self._time_out_s = -1.0  # the one set on the socket
         try:
             self._sock: socket.socket | None = open_stream(address, connect_timeout_s)
         except TimeoutError:
@@ -369,7 +369,7 @@ class Connection:
 def _reason(error: OSError) -> str:
     """Return the system's text in lower case, without the error number; of TLS with the setting that may be wrong."""
     text = error.strerror or str(error) or type(error).__name__
-    if type(error).__module__ == "ssl":  # which is loaded with TLS only
+    if type(error).__module__ == "ssl":  # not isinstance: ssl is loaded with TLS only
         text = re.sub(r"^\[.*?\] | \(_ssl\.c:[0-9]+\)$", "", text)
         if getattr(error, "verify_code", 0) in UNKNOWN_AUTHORITIES:
             text += "; expected its authority in ssl.truststore.location"

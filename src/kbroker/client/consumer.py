@@ -224,7 +224,7 @@ class AbortedTransactions:
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # the next one is last
+        self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # the next entry is the last one
         self._open: set[int] = set()
 
     def skips(self, batch: RecordBatch) -> bool:

@@ -54,7 +54,7 @@ class GroupConsumer(Closing):
         self._member: ConsumerMember | ClassicMember = ConsumerMember(self._groups, group_id, topic)
         self._consumer = self._new_consumer()
         self._is_joined = False
-        self._reads: tuple[TopicPartition, ...] | None = None  # the assignment that is read; None until that begins
+        self._reads: tuple[TopicPartition, ...] | None = None  # the assignment that is read; None before reading begins
         self._heartbeat_at_s = 0.0
         cluster.topic(topic)
 

@@ -67,7 +67,7 @@ def lags_of(groups: Groups, group_types: Mapping[str, str]) -> dict[str, list[Pa
         committed.update(_committed_of(groups, node_id, group_ids))
     for group_id, group_type in group_types.items():
         if group_type == SHARE:
-            with suppress(KafkaError):  # it was just deleted, or its partition is being loaded
+            with suppress(KafkaError):  # the group was just deleted, or its partition is being loaded
                 shared[group_id] = share_offsets(groups, group_id)
     ends = groups.end_offsets({place for offsets in (*committed.values(), *shared.values()) for place in offsets})
     found = {group_id: _of_committed(offsets, set(), ends) for group_id, offsets in committed.items()}

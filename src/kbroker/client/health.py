@@ -17,7 +17,7 @@ from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, Conne
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 5.0
-MAX_TIMEOUT_S = 1_000_000_000  # sockets raise above 292 years
+MAX_TIMEOUT_S = 1_000_000_000  # sockets reject time-outs of more than 292 years
 PAUSE_S = 0.05
 
 
@@ -61,7 +61,7 @@ def wait_for(
         try:
             return check(bootstrap, timeout_s)
         except BrokerConnectionError:
-            if not clock() < end_s:  # also of NaN
+            if not clock() < end_s:  # true for NaN too
                 raise
         sleep(PAUSE_S)
 

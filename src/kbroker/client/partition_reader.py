@@ -111,7 +111,7 @@ class PartitionReader:
                         self.cluster.sleep(backoff_s)
                         backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
                         continue
-                    # the request after this part failed: it is sent again, and its failure handled, after the part
+                    # sending ahead failed: the request is repeated after this part, and only a new failure is handled
                 if part is not None:
                     yield part
                     self._waiting_since_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S

@@ -182,7 +182,7 @@ class LibrdkafkaConsumer:
 
     def poll(self, timeout_s: float) -> list[bytes]:
         """Return the bytes of the next records, key and value together; none at the time-out."""
-        first = self._consumer.poll(timeout_s)  # `consume` waits for its whole number of records
+        first = self._consumer.poll(timeout_s)  # `consume` would wait for the full number of records
         if first is None:
             return []
         found = []

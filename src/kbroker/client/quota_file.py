@@ -23,7 +23,7 @@ class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
         self._places: dict[tuple[QuotaEntity, str], str] = {}
 
     def put_place(self, entity: QuotaEntity, key: str, place: str) -> None:
-        """Record the place of a quota in the file; an empty key is for the entity."""
+        """Record the place of a quota in the file; an empty key stands for the entity."""
         self._places[entity, key] = place
 
     def place_of(self, entity: QuotaEntity, text: str) -> str:

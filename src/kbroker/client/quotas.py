@@ -61,7 +61,7 @@ class Difference(NamedTuple):
 def differences(
     current: Mapping[QuotaEntity, Values], wanted: Mapping[QuotaEntity, Values], prune: bool = False
 ) -> list[Difference]:
-    """Return the changes after which each wanted entity has exactly these quotas; with ``prune``, no other has any."""
+    """Return the changes that give each wanted entity exactly these quotas; with ``prune``, no other entity has any."""
     found = []
     for entity in [*wanted, *(other for other in current if prune and other not in wanted)]:
         before, after = current.get(entity, {}), wanted.get(entity, {})

@@ -10,7 +10,7 @@ from kbroker.client.consumer import Consumer, Record
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 
-_WIDER = 8  # compaction and markers leave gaps: factor of a search further back
+_WIDER = 8  # factor by which a search goes further back: compaction and markers leave gaps
 
 
 class RecordRange:

@@ -50,7 +50,7 @@ def _value(column: Column, document: Mapping[str, Any]) -> Any:
         return [{field.name: element.get(field.json) for field in column.fields} for element in found]
     if column.name == "time":
         return _microseconds(found)
-    is_time = column.name.endswith("_time_us") and isinstance(found, int | float)  # a text would be repeated
+    is_time = column.name.endswith("_time_us") and isinstance(found, int | float)  # 1000 * a text repeats it
     return round(found * 1000) if is_time else found
 
 
@@ -119,7 +119,7 @@ def arrow_records(value: bytes, columns: Sequence[Column] = COLUMNS, most: int =
 
 
 def _records_of(table: Any, columns: Sequence[Column] = COLUMNS) -> list[Row]:
-    """Return the records of an Arrow table, or of one batch. Raises: one of `_damage`, if it is not of records."""
+    """Return the records of an Arrow table, or of one batch. Raises: one of `_damage` if it lacks records."""
     table.validate(full=True)  # otherwise offsets beyond the data would be followed
     rows = []
     for one in table.select([column.name for column in columns if column.name in table.schema.names]).to_pylist():

@@ -164,9 +164,9 @@ def requires_tls(address: tuple[str, int], deadline: float, clock: Callable[[], 
             other.settimeout(left_s)
             with context.wrap_socket(other):  # the time-out is that of the whole handshake
                 return True
-    except ssl.SSLError as error:  # a refusal of the handshake, such as of the version, is one of a TLS listener
+    except ssl.SSLError as error:  # a TLS listener may refuse the handshake, for example the version
         return not _is_without_tls(error)
-    except OSError:  # also of a broker that stops
+    except OSError:  # for example, from a broker that stops
         return False
 
 

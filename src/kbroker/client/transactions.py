@@ -17,7 +17,7 @@ INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, 
 FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # of ListTransactions
 FIRST_WITH_TRANSACTION_VERSION = 2  # of WriteTxnMarkers
 PARTITIONS_PER_REQUEST = 500
-FENCING_TIMEOUT_MS = 60_000  # of the transactional id, until its producer returns
+FENCING_TIMEOUT_MS = 60_000  # transaction time-out of the id until its producer returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Transactions:
     def find_hanging(
         self, places: Iterable[TopicPartition], *, now_ms: int, max_timeout_ms: int, broker_id: int | None = None
     ) -> list[tuple[TopicPartition, ActiveProducer]]:
-        """Return open transactions that no coordinator will end: none lists them, or not with that partition.
+        """Return open transactions that no coordinator will end: none lists them with that partition.
 
         Args:
             places: the partitions.

@@ -206,7 +206,7 @@ class UsageWatch:
 
     def _measure(self, client: Groups, name: str) -> None:
         committed: Mapping[TopicPartition, CommittedOffset] = {}
-        with ignoring(Errors.GROUP_AUTHORIZATION_FAILED):  # listed to a user who may describe the cluster
+        with ignoring(Errors.GROUP_AUTHORIZATION_FAILED):  # the right to describe the cluster suffices to list it
             committed = client.committed(name)
         known = [tp for tp in committed if tp in self._ends]
         lag = sum(max(0, self._ends[tp] - committed[tp].offset) for tp in known) if known else None

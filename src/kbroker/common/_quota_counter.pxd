@@ -17,7 +17,7 @@ cdef enum:
     SENSOR_EXPIRATION_MS = 3600000
 
 cdef struct Judgement:          # result of recording a value into a counter
-    int64_t sequence            # number of the value in its counter; not recorded: of the previous value
+    int64_t sequence            # number of the value in its counter; if it was not recorded, of the previous value
     int64_t asked_ms            # delay by the formula, uncapped; 0: the quota is not violated
     double observed             # set, like the rest, only for a violation
     double limit

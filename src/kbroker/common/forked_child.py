@@ -23,6 +23,6 @@ def _call() -> None:
 
 @functools.cache
 def _register() -> None:
-    """Register once: it stays until the process ends. It runs after what modules register, such as that of locks."""
+    """Register `_call` once, for good. It runs after the functions that modules registered, such as those of locks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_call)

@@ -173,7 +173,7 @@ class _Server(ThreadingHTTPServer):
             try:
                 self.serve_forever(_POLL_S)
             except Exception:
-                with contextlib.suppress(Exception):  # no memory for the line either
+                with contextlib.suppress(Exception):  # there may be no memory for the line
                     logger.exception("%s: a connection cannot be served", self.name)
             is_stopped = self.stopping.wait(_POLL_S)
 

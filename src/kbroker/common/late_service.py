@@ -1,4 +1,4 @@
-"""A part of a broker that its first user starts, so that its modules are not imported before."""
+"""A part of a broker that its first user starts, so that its modules are not imported earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error of a socket that cannot listen; closing of one of which a child made by fork may have a copy."""
+"""Error of a socket that cannot listen; closing of a socket that a child made by fork may share."""
 
 from __future__ import annotations
 

@@ -14,10 +14,12 @@ logger = get_logger(__name__)
 
 
 class RollingFiles:
-    """Files ``<prefix>-<UTC>-<n><suffix>`` in a folder; a start begins a new one: an incomplete line stays at its end.
+    """Files ``<prefix>-<UTC>-<n><suffix>`` in a folder.
 
-    Args: ``folder``: created if absent; ``suffix``: like ``.jsonl``; a file with ``file_bytes`` is followed by another,
-    and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.
+    Each start begins a new file, so that an incomplete line stays at the end of its file.
+
+    Args: ``folder``: created if absent; ``suffix``: such as ``.jsonl``; a file with ``file_bytes`` is followed by
+    another, and ``file_count`` of them are kept; ``begin`` and ``end``: first and last bytes of a file.
     Raises: OSError, from all methods that write. Threads: one at a time.
     """
 

@@ -12,7 +12,7 @@ SIMILAR = 0.6
 
 def similar_name(name: str, known: Iterable[str], likeness: float = SIMILAR) -> str | None:
     """Return the known name most similar to ``name``, ignoring case; None if no name is similar."""
-    from difflib import get_close_matches  # here, so that a broker starts without it
+    from difflib import get_close_matches  # imported here, so that a broker starts without it
 
     by_case = {one.lower(): one for one in known}
     found = get_close_matches(name.lower(), by_case, 1, likeness)

@@ -67,7 +67,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_percentage(text: str) -> float:
-    """Return a number of percent, with an optional "%". Raises: ValueError."""
+    """Return a percentage, with an optional "%". Raises: ValueError."""
     return float(text.rstrip().removesuffix("%"))
 
 

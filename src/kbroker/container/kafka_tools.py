@@ -253,7 +253,7 @@ def _storage(words: tuple[str, ...]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".properties", encoding="utf-8") as copy:
         at = next((number for number, word in enumerate(split[:-1]) if word in ("-c", "--config")), None)
         if at is not None:
-            with contextlib.suppress(OSError, UnicodeDecodeError):  # the tool reports it
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # the tool reports an unreadable file
                 copy.write(without_types(Path(split[at + 1]).read_text(encoding="utf-8")))
                 copy.flush()
                 split[at + 1] = copy.name

@@ -59,7 +59,7 @@ def _words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         elif word.startswith(NATIVE_PREFIX):
             setting = word.removeprefix(NATIVE_PREFIX)
         elif word in ("-daemon", "-loggc") or word.startswith("-D"):
-            continue  # of the JVM
+            continue  # options for the JVM
         if setting is None:
             files.append(word)
             continue

@@ -30,7 +30,7 @@ def with_pem_stores(properties: Mapping[str, str]) -> dict[str, str]:
     for name in properties:
         for kind in (KEYSTORE, TRUSTSTORE):
             if name.endswith(f"{kind}location"):
-                password = properties.get(f"{kind}password", "")  # of listeners without their own, as in Kafka
+                password = properties.get(f"{kind}password", "")  # for listeners without their own, as in Kafka
                 _replace(found, name.removesuffix(f"{kind}location"), kind, password)
     return found
 
@@ -53,7 +53,7 @@ def _replace(properties: dict[str, str], prefix: str, kind: str, password: str) 
             f"{setting}: {path} has Java's former format JKS; convert it: keytool -importkeystore -srckeystore FILE "
             "-destkeystore FILE.p12 -deststoretype PKCS12"
         )
-    if not data.startswith(b"\x30"):  # a sequence in DER
+    if not data.startswith(b"\x30"):  # PKCS 12 begins with a DER sequence
         return
     store = _loaded(setting, path, data, properties.pop(f"{prefix}{kind}password", password))
     del properties[setting]

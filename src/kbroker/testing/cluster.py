@@ -75,13 +75,13 @@ class EmbeddedCluster:
             raise ValueError(f"expected at least 1 broker, got {brokers}")
         if racks and len(racks) != brokers:
             raise ValueError(f"expected a rack for each of {brokers} brokers, got {len(racks)} racks")
-        self.failure = ""  # the reason why the cluster stops by itself
-        #: Called instead of `stop` when the cluster must stop by itself.
+        self.failure = ""  # the reason why the cluster stops on its own
+        #: Called instead of `stop` when the cluster must stop on its own.
         self.on_failure: Callable[[], None] = self.stop
         self._is_cancelled = self._is_starting = self._was_stopped = False
         self._storage: BrokerStorage | None = None
         self._held: list[socket.socket] = []
-        self._free_ports: list[tuple[str, int]] = []  # that the system chose, for each listener with port 0
+        self._free_ports: list[tuple[str, int]] = []  # chosen by the system, one for each listener with port 0
         factor = min(DEFAULT_FACTOR, brokers)
         base: dict[str, object] = {
             **defaults,
@@ -108,7 +108,7 @@ class EmbeddedCluster:
                 else:
                     self._nodes[first + number] = EmbeddedBroker(values, clock=self.clock, defaults={})
         except BaseException:
-            self.stop()  # the ports that are held
+            self.stop()  # releases the held ports
             raise
 
     # ------------------------------------------------------------ life
@@ -123,7 +123,8 @@ class EmbeddedCluster:
     def start(self) -> None:
         """Start all nodes; they serve clients when this returns.
 
-        Raises: BrokerStartError; StartCancelled, also after a `stop` meanwhile; RuntimeError if the cluster runs.
+        Raises: BrokerStartError; StartCancelled after `cancel_start` or a `stop` during the start; RuntimeError if the
+        cluster runs.
         """
         if self._storage is not None:
             raise RuntimeError("this cluster runs already")
@@ -185,7 +186,7 @@ class EmbeddedCluster:
 
     @property
     def nodes(self) -> Mapping[int, EmbeddedBroker]:
-        """All nodes by id, stopped ones too."""
+        """All nodes by id, including stopped ones."""
         return MappingProxyType(self._nodes)
 
     def node(self, node: int) -> EmbeddedBroker:
@@ -302,7 +303,7 @@ class EmbeddedCluster:
         return self._any.records(topic, partition)
 
     def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Return the records of committed transactions and of none: see ``EmbeddedBroker.committed_records``."""
+        """Return the records that a read_committed consumer reads now: see ``EmbeddedBroker.committed_records``."""
         return self._any.committed_records(topic, partition)
 
     def partition(self, topic: str, partition: int) -> PartitionRegistration:
@@ -423,7 +424,7 @@ class EmbeddedCluster:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         held = socket.socket(family, socket.SOCK_STREAM)
         self._held.append(held)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # it never listens, so the node may
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # this socket never listens, so the node can
         held.bind((host, port))
         bound: int = held.getsockname()[1]
         return bound

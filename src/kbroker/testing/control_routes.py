@@ -23,7 +23,7 @@ Body = dict[str, Any]
 LONGEST_WAIT_MS = 300_000
 LONGEST_STEP_MS = 366 * 86_400_000
 MOST_RECORDS = 10_000
-NAMED = ("topics", "groups", "faults", "snapshots", "held-markers", "nodes")  # below these a path has a name
+NAMED = ("topics", "groups", "faults", "snapshots", "held-markers", "nodes")  # in a path, a name follows these
 _MISSING = object()
 
 

@@ -143,7 +143,7 @@ class EmbeddedBroker(Broker):
     def stop(self) -> None:
         """Stop in order; connections that a fault holds are closed, and a temporary folder is removed. Idempotent."""
         self._end()
-        if self._starting is None:  # else a signal handler stops it, and the start removes the folder
+        if self._starting is None:  # else this is a signal handler during a start, which removes the folder
             self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -162,7 +162,8 @@ class EmbeddedBroker(Broker):
             raise
 
     def _end(self) -> None:
-        if self._runtime is None or self._runtime.pid == os.getpid():  # threads that a child lacks may hold their lock
+        # not in a forked child: a thread that exists only in its parent may hold the lock of the faults
+        if self._runtime is None or self._runtime.pid == os.getpid():
             self.faults.end()
         super().stop()
 
@@ -237,7 +238,8 @@ class EmbeddedBroker(Broker):
         the id.
 
         Args: ``topic``: only those of this topic (``__consumer_offsets``: those of offsets).
-        Returns: an object that releases them, as a restart of the broker does. Of two, the later one has effect.
+        Returns: an object that releases them, as a restart of the broker does. Of two such objects, only the later one
+        has an effect.
         """
         markers = self.context.markers
         assert isinstance(markers, PartitionMarkers)
@@ -278,7 +280,7 @@ class EmbeddedBroker(Broker):
     def snapshot(self, folder: str | Path | None = None) -> Snapshot:
         """Copy the state: topics with their configs, ids and logs, producers, everything in the log folder.
 
-        A running broker is stopped, copied and started again on the same ports; its clients reconnect by themselves.
+        A running broker is stopped, copied and started again on the same ports; its clients reconnect on their own.
 
         Args: ``folder``: destination, which must not exist; None: a temporary folder.
         Raises: RuntimeError when the data is in memory only; FileExistsError; OSError.
@@ -379,7 +381,7 @@ class VirtualBroker(EmbeddedBroker):
         """Move the time forward in one step, and return when everything that became due is done.
 
         A task that repeats runs once for one step, however long that is. Connections that became idle are closed, but
-        this does not wait until their clients have seen it.
+        this does not wait until their clients have noticed.
 
         Raises: ValueError for a negative step; TimeoutError after ``timeout_s`` real seconds.
         """

@@ -223,7 +223,7 @@ class FaultRules:
         return fault
 
     def all(self) -> list[Fault]:
-        """Return all rules in order, the spent ones too."""
+        """Return all rules in order, including the spent ones."""
         with self.changed:
             return [*self._rules]
 

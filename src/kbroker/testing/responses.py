@@ -63,7 +63,7 @@ def wants_no_response(key: int, body: Body) -> bool:
     return key == PRODUCE and body["Acks"] == 0
 
 
-_NOT_TOPICS = frozenset(("Configs", "Protocols", "Assignments", "Entries", "Members"))  # have names of other things
+_NOT_TOPICS = frozenset(("Configs", "Protocols", "Assignments", "Entries", "Members"))  # contain names of other things
 
 
 def topics_in(body: Body, name_of: Callable[[UUID], str | None]) -> Iterator[str]:

@@ -99,7 +99,7 @@ def base_name(name: str) -> str:
 
 
 def misspelled_key(name: str) -> str | None:
-    """Return the broker config that an unknown name probably means, with its listener's prefix; None without one."""
+    """Return the broker config that an unknown name probably means, with its listener's prefix; else None."""
     if described_key(name) is not None:
         return None
     base = of_listener(name) or name
@@ -152,7 +152,7 @@ class BrokerConfig:
         self._dynamic_default: Mapping[str, ConfigValue] = {}
         self._texts_broker: Mapping[str, str] = {}
         self._texts_default: Mapping[str, str] = {}
-        #: Defaults of topics, with the dynamic values that they follow from.
+        #: Defaults of topics, with the dynamic values from which they were computed.
         self._topic_defaults: tuple[object, object, Mapping[str, ConfigValue]] = (None, None, {})
         for name, value in checked_settings(values).items():
             key = broker_key(name)

@@ -111,7 +111,7 @@ _NOT_APPLIED = """
 #: Kafka accepts changes of these at run time, as of unknown configs, and applies the values of the start.
 AUTHORIZER_NAMES = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
-#: Selector of replicas for consumers (KIP-392) and the one value of it that has an effect.
+#: Selector of replicas for consumers (KIP-392) and its only value that has an effect.
 REPLICA_SELECTOR = "replica.selector.class"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

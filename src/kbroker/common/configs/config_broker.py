@@ -35,7 +35,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-# Bounds of the cores: a MetricConfig refuses more.
+# Limits of MetricConfig, which rejects larger values.
 LARGEST_WINDOW_MS = 1 << 40
 SAMPLES, WINDOW_SECONDS = between(1, 100_000), between(1, LARGEST_WINDOW_MS // 1000)
 
@@ -263,7 +263,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     key("kbroker.request.log.file.count", "int", 10,
         "Maximum number of files of the request log; the oldest are deleted.", between(1)),
     key("kbroker.shutdown.timeout.ms", "long", 5000,
-        "Maximum milliseconds of a clean stop when the process ends.", between(0, INT32_MAX)),  # a wait takes no more
+        "Maximum milliseconds of a clean stop when the process ends.", between(0, INT32_MAX)),  # no wait is longer
 )  # fmt: skip
 
 BROKER_KEYS = NETWORK_KEYS + SERVER_KEYS + OWN_KEYS
