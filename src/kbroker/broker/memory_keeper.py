@@ -41,7 +41,7 @@ class MemoryKeeper:
         """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now.
 
         Without a change, trim at the first look and then once a minute while the resident memory is GROWN_BYTES above
-        the least that was found: memory that was in use at the last trim may have become free inside the arenas,
+        the minimum that was found: memory that was in use at the last trim may have become free inside the arenas,
         which does not change the resident memory.
         """
         if self._leave_out > 0:

@@ -167,7 +167,7 @@ def histogram_lines(rows: Sequence[tuple[float, int]]) -> list[str]:
 
 
 def per_second(amount: float, elapsed_ms: float) -> float:
-    """Return a rate; for an elapsed time of zero, that of one millisecond."""
+    """Return a rate; an elapsed time of less than one millisecond counts as one."""
     return amount * 1000 / max(elapsed_ms, 1)
 
 

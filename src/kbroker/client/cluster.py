@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition: `leader` and `leader_epoch` are -1 when there is none; `error` concerns this partition alone."""
+    """One partition: `leader` and `leader_epoch` are -1 without a leader; `error` concerns this partition alone."""
 
     partition: int
     leader: int

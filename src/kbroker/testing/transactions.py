@@ -35,7 +35,7 @@ class HeldMarkers:
 
     @property
     def is_active(self) -> bool:
-        """Return whether markers are delayed by it now: it was not released, and no later one took its place."""
+        """Return whether this object delays markers now: it was not released, and no later one has replaced it."""
         return self._markers.is_held is self._is_held
 
     @property
