@@ -1,4 +1,4 @@
-/* The allocator's limits, and the return of free memory to the system. glibc's only; nothing is done elsewhere. */
+/* The allocator's limits, and the return of free memory to the system. For glibc only; elsewhere nothing happens. */
 #ifndef KBROKER_ALLOCATOR_H
 #define KBROKER_ALLOCATOR_H
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 #endif
 
 #define KB_TRIM_BYTES (4 << 20)        /* free memory at the end of an arena that stays for the next requests */
-#define KB_ARENA_TOKEN_BYTES 2048      /* more than a thread caches for itself: it comes from the thread's arena */
+#define KB_ARENA_TOKEN_BYTES 2048      /* larger than the blocks of a thread's cache, so from its arena */
 #define KB_ARENA_PROBE_BYTES (128 << 10)       /* freeing so much makes glibc look at the end of the arena */
 
-/* Big receive buffers go back to the system when freed: glibc would otherwise raise its threshold to 32 MiB as it learns. */
+/* Big receive buffers go back to the system when freed: glibc would otherwise raise its threshold up to 32 MiB. */
 static inline void kb_fix_big_allocations(void) {
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -18,7 +18,7 @@ static inline void kb_fix_big_allocations(void) {
 #endif
 }
 
-/* A block of the calling thread's arena; NULL without memory. */
+/* A block of the calling thread's arena; NULL: out of memory, or not glibc. */
 static inline void *kb_arena_token(void) {
 #if defined(__GLIBC__)
     return malloc(KB_ARENA_TOKEN_BYTES);
@@ -27,14 +27,14 @@ static inline void *kb_arena_token(void) {
 #endif
 }
 
-/* Whether two tokens are certainly of one arena: one that is not the main one has blocks of 64 MiB. */
+/* Whether two tokens are certainly from one arena: every arena but the main one consists of areas of 64 MiB. */
 static inline int kb_share_arena(const void *a, const void *b) {
     return (size_t)a >> 26 == (size_t)b >> 26;
 }
 
-/* malloc_trim gives back whole free pages of every arena, but the end of the main arena only. The end of another one is
- * examined when a large block of it is freed: so its token grows and shrinks, which stays in its arena whichever thread
- * does it. Tokens are replaced. */
+/* malloc_trim returns whole free pages of every arena, but the free end of the main arena only. The end of another one
+ * is examined when a large block of it is freed: so its token grows and shrinks, and stays in its arena whichever
+ * thread does this. The tokens are replaced. */
 static inline void kb_release_free_memory(void **tokens, int count) {
 #if defined(__GLIBC__)
     mallopt(M_TRIM_THRESHOLD, KB_ARENA_PROBE_BYTES / 2);

@@ -228,7 +228,7 @@ cdef class VirtualClock(BaseClock):
 
     Args:
         start_epoch_ms: wall time at the start, milliseconds since 1970, >= 0.
-        start_ms: monotonic time at the start, milliseconds, >= 0; differs from the wall time so that mixing them shows.
+        start_ms: monotonic time at the start, milliseconds, >= 0; differs from the wall time, to show mix-ups.
 
     Raises: ValueError for a start out of range.
 

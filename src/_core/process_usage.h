@@ -1,4 +1,4 @@
-/* Resources that this process and the calling thread have used so far, by the system's count; 0 where it has none.
+/* Resources that this process and the calling thread have used so far, by the system's count; 0 if it has no count.
  *
  * CPU time is an amount that was used, not a time of day: nothing may wait or expire by it. */
 #ifndef KBROKER_PROCESS_USAGE_H

@@ -25,15 +25,15 @@ static inline void kb_name_thread(const char *name) { pthread_setname_np(name); 
 static inline void kb_name_thread(const char *name) { (void)name; }
 #endif
 
-/* Run soon after waking rather than for long: time slices of 0.1 ms, the shortest that Linux gives (6.12 and later take
- * the wish of an ordinary thread, older ones ignore it). For threads whose work is due at a time. Its share of the
- * processor stays the same. */
+/* Run soon after waking rather than for long: time slices of 0.1 ms, the shortest that Linux gives (6.12 and later
+ * accept the request of an ordinary thread; older ones ignore it). For threads whose work has due times. The thread's
+ * share of the processor stays the same. */
 #ifdef __linux__
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-struct kb_sched_attr {          /* the kernel's struct sched_attr; the C library's headers lack it here and there */
+struct kb_sched_attr {          /* the kernel's struct sched_attr; the headers of some C libraries lack it */
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;

@@ -23,7 +23,7 @@
 #include <cpuid.h>
 #endif
 #if defined(KB_CRC32C_TARGET)
-#elif defined(__clang__) && __clang_major__ >= 14 /* clang has a separate feature for these instructions since then */
+#elif defined(__clang__) && __clang_major__ >= 14 /* since clang 14 these instructions are a separate feature */
 #define KB_CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define KB_CRC32C_TARGET __attribute__((target("sse4.2")))

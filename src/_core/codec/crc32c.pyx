@@ -1,4 +1,4 @@
-"""CRC-32C as record batches use it; the processor's own instruction where there is one."""
+"""CRC-32C as record batches use it, by the processor's own instruction if it has one."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t
 
@@ -25,7 +25,7 @@ def _python_crc32c(data, crc=0) -> int:
 
     Args:
         data: any object with a contiguous buffer.
-        crc: that checksum, 0 at the start.
+        crc: checksum of the preceding bytes, 0 at the start.
 
     Raises: TypeError if `data` has no buffer; BufferError if it is not contiguous; ValueError for a `crc` out of range.
 
@@ -50,7 +50,7 @@ del globals()["_python_crc32c"]
 
 
 def _crc32c_by_table(data, crc=0) -> int:
-    """Return ``crc32c`` computed by the tables alone, so that a test can compare both back ends."""
+    """Return ``crc32c`` computed from the tables only, so that a test can compare both back ends."""
     cdef uint32_t value = <uint32_t>integer(crc, "crc", 0, 0xFFFFFFFF)
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

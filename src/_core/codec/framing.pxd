@@ -1,7 +1,7 @@
 """Framing of bytes: int32 length prefix, delimiter, or raw. Frames are Requests, so a frame never moves again.
 
-No lock: a FrameReader belongs to one channel, that to one loop. It outlives the frames it has charged, or they leave
-its account (``request_leave_account``).
+No lock: a FrameReader belongs to one channel, which belongs to one loop. The reader outlives the frames it has charged,
+or they leave its account (``request_leave_account``).
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.memory_pool cimport Pool
@@ -27,8 +27,8 @@ cdef struct Framing:
     int kind
     int32_t delimiter_bytes
     int64_t max_size_bytes
-    const ContextType *context_type     # of each frame; NULL (as framing_from leaves it): none
-    RequestCache *cache         # for the memory of small frames; NULL (the same): none
+    const ContextType *context_type     # of each frame; NULL, as after framing_from: none
+    RequestCache *cache         # for the memory of small frames; NULL, as after framing_from: none
     unsigned char delimiter[MAX_DELIMITER_BYTES]
 
 cdef struct FrameReader:
@@ -37,7 +37,7 @@ cdef struct FrameReader:
     bint size_known             # the size is read, its memory is not allocated yet
     int32_t staged_count
     int64_t declared_bytes
-    int64_t limit_bytes         # above 0: instead of the framing's, and the pool is not charged (length prefix only)
+    int64_t limit_bytes         # above 0: replaces the framing's, and the pool is not charged (length prefix only)
     AtomicI64 charged_bytes     # of the pool, for frames of this reader that are not released yet
     Request *partial            # owned: the frame being filled
     Request *staged_first       # owned: complete frames in order, linked by next

@@ -1,4 +1,4 @@
-"""Frame state machine. Memory grows with the bytes that arrive, the pool is charged with the size that was declared."""
+"""Frame state machine. Memory grows with the arriving bytes; the pool is charged with the declared size."""
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport malloc, realloc
@@ -336,7 +336,7 @@ cdef class Framer:
     cdef Framing framing
     cdef FrameReader reader
     cdef MemoryPool pool
-    cdef readonly int64_t bytes_read    # all that was taken so far
+    cdef readonly int64_t bytes_read    # bytes taken so far
 
     def __cinit__(self, framing="length-prefix", max_size_bytes=None, delimiter=None, MemoryPool pool=None):
         framing_from(&self.framing, framing, max_size_bytes, delimiter)
@@ -350,8 +350,8 @@ cdef class Framer:
 
         Fewer bytes are taken than given when the pool refuses a frame, or a frame after the returned ones is invalid:
         feed the rest again later.
-        Raises: ValueError for a negative or too large size, once no complete frame is before it: the rest of the stream
-        cannot be divided into frames.
+        Raises: ValueError for a negative or too large size, once the complete frames before it were returned: the
+        rest of the stream cannot be divided into frames.
         """
         cdef int64_t consumed = 0
         cdef int result = FEED_MORE

@@ -3,14 +3,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef inline uint64_t mix_hash(uint64_t h) noexcept nogil:
-    """Return a hash of similar numbers that differ much: the last steps of splitmix64."""
+    """Return a hash of a number; similar numbers get very different hashes: the last steps of splitmix64."""
     h = (h ^ (h >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     h = (h ^ (h >> 27)) * <uint64_t>0x94D049BB133111EB
     return h ^ (h >> 31)
 
 
 cdef inline uint64_t last_bytes(const char *data, int64_t size_bytes) noexcept nogil:
-    """Return one to seven bytes as a number, another one for other bytes. A memcpy of this size would take longer."""
+    """Return one to seven bytes as a number, unique among this size. A memcpy of this size would take longer."""
     cdef uint32_t low, high
     if size_bytes >= 4:
         memcpy(&low, data, 4)

@@ -96,7 +96,7 @@ cdef inline void heap_raise(Heap *heap, HeapEntry *entry, int64_t key) noexcept 
 
 
 cdef inline void heap_clear(Heap *heap) noexcept nogil:
-    """Free the memory; the entries are their owner's."""
+    """Free the memory; the entries belong to their owner."""
     free(heap.entries)
     heap.entries = NULL
     heap.count = heap.capacity = 0

@@ -87,7 +87,7 @@ cdef int64_t checked_time(object time_ms, Clock *clock) except? -1:
         if not hasattr(time_ms, "__index__"):
             raise TypeError(f"time_ms must be an integer or None, not {time_ms!r}")
         time_ms = index(time_ms)
-    now_ms = PyLong_AsLongLongAndOverflow(time_ms, &overflow)    # a try statement would cost 5 ns of each record
+    now_ms = PyLong_AsLongLongAndOverflow(time_ms, &overflow)    # a try statement would cost 5 ns per record
     if overflow != 0 or now_ms > LARGEST_TIME_MS or now_ms < -LARGEST_TIME_MS:
         raise ValueError(f"time_ms must lie within +-2**60, got {time_ms}")
     return now_ms
@@ -174,7 +174,7 @@ cdef class Metric:
     def config(self):
         """Current config; an assigned one applies to all later records, checks and measurements.
 
-        A Meter and Percentiles continue to record by the config they were added with; only the values read follow.
+        A Meter and Percentiles continue to record by the config they were added with; only reading uses the new one.
         """
         cdef StatConfig now
         cdef const StatConfig *known

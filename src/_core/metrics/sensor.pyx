@@ -274,12 +274,12 @@ cdef class Sensor:
 
     @property
     def is_removed(self) -> bool:
-        """Return whether the registry has removed this sensor; it still records, unread by a registry."""
+        """Return whether the registry has removed this sensor; it still records, but no registry shows its metrics."""
         return sensor_is_removed(self.sensor)
 
     @property
     def last_record_time_ms(self) -> int:
-        """Time of the last record, even one that a check refused; of the creation before the first record."""
+        """Time of the last record, even one that a check refused; before the first record, time of the creation."""
         return atomic_load(&self.sensor.last_record_ms)
 
     @property
@@ -444,7 +444,7 @@ cdef class SensorRegistry:
         self._claims = {}
 
     def sensor(self, str name not None, config=None, *, parents=(), inactive_expiration_ms=None, record_level="INFO"):
-        """Return the sensor of this name, created with the other arguments (those of ``Sensor``) if there is none.
+        """Return the sensor of this name, created with the other arguments (those of ``Sensor``) if missing.
 
         Raises: ValueError as ``Sensor``, or for a parent that is no longer registered here.
         """

@@ -121,7 +121,7 @@ cdef struct Charge:
     double value                # weight
     int64_t cap_ms              # longest delay of this limit, or NO_CAP
     int32_t mode
-    # the response
+    # the result
     bint is_violated
     int64_t throttle_ms         # of this limit, capped; 0 if it is kept or its violation has no formula
     Violation violation         # valid if is_violated

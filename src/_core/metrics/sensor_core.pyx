@@ -375,7 +375,7 @@ cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t 
         mutex_unlock(&ordered[i].lock)
     if is_refused:
         return CHARGE_REFUSED
-    for i in range(count):      # as in a record: after the locks, and not where a check has failed
+    for i in range(count):      # as in sensor_record: after the locks are released, and not after a failed check
         charge = &charges[i]
         if charge.sensor is NULL or charge.is_violated:
             continue
@@ -398,7 +398,7 @@ cdef Stat *stat_copy(const Stat *stat) noexcept nogil:
     if not stat_is_sampled(stat):
         return copy
     needed = stat.config[0]
-    if needed.samples < stat.window.length - 1:       # it had more samples before
+    if needed.samples < stat.window.length - 1:       # the config had more samples before
         needed.samples = stat.window.length - 1
     copy.window.block = NULL
     if not window_reserve(&copy.window, &needed):     # copies from the original's ring, to which it still points

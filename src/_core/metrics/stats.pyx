@@ -205,7 +205,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
     if 0 <= elapsed < size_ms:          # spares the division
         full = 0
     elif elapsed >= 0 and elapsed - size_ms * fewest >= 0 and elapsed < INT32_MAX:
-        full = fewest                   # likewise: any sufficient number of whole windows
+        full = fewest                   # spares it too: any sufficient number of whole windows has this effect
     else:
         full = <int32_t>(elapsed // size_ms)
     if full < fewest:                   # wraps as Java's integers do, if the clock was set far back
@@ -215,7 +215,7 @@ cdef inline int64_t padded_ms(const SampleWindow *window, const StatConfig *conf
 
 
 cdef inline int64_t elapsed_ms(SampleWindow *window, int64_t now_ms) noexcept nogil:
-    """Return the span of the samples after a purge; make the first sample where there is none."""
+    """Return the span of the samples after a purge; make the first sample if none exists."""
     cdef int64_t oldest
     cdef int32_t i
     if window.length == 0:
@@ -241,7 +241,7 @@ cdef void sum_others(SampleWindow *window) noexcept nogil:
     cdef int32_t i
     window.others = OTHERS_WHOLE if window.length <= MOST_EXACT else OTHERS_FRACTIONAL
     window.others_total = 0.0
-    window.others_start_ms = window.others_event_ms = INT64_MAX >> 1    # without others; now minus it stays in range
+    window.others_start_ms = window.others_event_ms = INT64_MAX >> 1    # if none exist; now minus it does not overflow
     for i in range(window.length):
         if i == window.current:
             continue

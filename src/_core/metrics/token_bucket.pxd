@@ -1,7 +1,7 @@
 """A bucket that fills at the bound's rate up to samples x window x bound, and may go below zero without limit.
 
-Plain arithmetic, guarded by the lock of the sensor it belongs to. A new bucket was last touched at time 0: a clock that
-gives the time of day fills it at the first touch, a clock that begins at 0 begins with an empty one.
+Plain arithmetic, guarded by the lock of the sensor it belongs to. A new bucket was last touched at time 0: with a
+clock that gives the time of day it is full at its next touch; with a clock that begins at 0 it begins empty.
 Source: ``TokenBucket.java``.
 """
 from libc.stdint cimport int32_t, int64_t

@@ -5,7 +5,7 @@ from kbroker._core.network.loop_types cimport Channel, EventLoop, is_linked
 from kbroker._core.network.mute cimport NOT_MUTED
 from kbroker._core.requests.request cimport Request
 
-cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
+cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even if it returns NULL
 cdef void set_interest(EventLoop *loop, Channel *channel, int mask) noexcept nogil     # may close the channel
 # End the incoming stream. Complete frames are still delivered and their responses tried; then the channel closes.
 cdef void end_stream(EventLoop *loop, Channel *channel) noexcept nogil
@@ -29,8 +29,8 @@ cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
 
-# Write responses. 0: all are sent; KB_AGAIN: the rest when writable; otherwise the connection is broken. loop.sent
-# takes the sent ones.
+# Write responses. 0: all are sent; KB_AGAIN: the rest follows when the socket is writable; otherwise the connection is
+# broken. loop.sent takes the sent ones.
 cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel

@@ -6,7 +6,7 @@ No other thread may read a channel: it leaves a LoopSnapshot with the loop and w
 CHANNELS_PER_STEP channels before each poll, until it has copied all. A channel is copied as it is at one moment; those
 that open meanwhile are copied too. A poll without a requested snapshot costs one more relaxed load.
 
-Lock: ``LoopSnapshot.lock``, a leaf, of its state alone; the rest is the loop's until the state is no longer WANTED.
+Lock: ``LoopSnapshot.lock``, a leaf that guards its state; the rest is the loop's until the state is no longer WANTED.
 """
 from libc.stdint cimport int32_t, int64_t
 

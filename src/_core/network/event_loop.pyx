@@ -93,7 +93,7 @@ cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil:
         if link.channel.end_of_stream or link.channel.close_when_sent:
             return link.channel
         link = link.next
-    return loop.lru.next.channel        # least recently active; NULL when there is none
+    return loop.lru.next.channel        # least recently active; NULL without channels
 
 
 cdef void loop_wake(EventLoop *loop) noexcept nogil:
@@ -445,7 +445,7 @@ cdef void copy_text(char *into, int64_t size_bytes, const char *text) noexcept n
     cdef size_t n = strlen(text) if text is not NULL else 0
     if n >= <size_t>size_bytes:
         n = <size_t>size_bytes - 1
-    if n > 0:                       # text may be NULL, which memcpy does not take
+    if n > 0:                       # text may be NULL, which memcpy does not accept
         memcpy(into, text, n)
     into[n] = 0
 

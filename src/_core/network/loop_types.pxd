@@ -141,7 +141,7 @@ cdef struct LoopCounters:       # written by the loop's thread, read by any
     AtomicI64 connections_closed
     AtomicI64 connections_expired
     AtomicI64 frames_expired
-    AtomicI64 handshakes        # complete ones of transports
+    AtomicI64 handshakes        # completed by transports
     AtomicI64 handshakes_refused
     AtomicI64 invalid_frames
     AtomicI64 bytes_received

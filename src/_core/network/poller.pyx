@@ -21,11 +21,11 @@ cdef extern from "network/socket_io.h" nogil:
     void kb_piece_set(kb_piece *p, const char *data, int64_t n)
     int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
 
-cdef int64_t LONGEST_WAIT_NS = 3600000000000LL       # select() refuses what its clock cannot hold
+cdef int64_t LONGEST_WAIT_NS = 3600000000000LL       # select() rejects a time-out that its clock type cannot represent
 
 
 cdef object logger():
-    """The module's logger; logging is loaded where there is something to log."""
+    """Return the module's logger; ``logging`` is imported by the first call."""
     import logging
 
     return logging.getLogger("kbroker._core.network.poller")
@@ -68,7 +68,7 @@ cdef class PortablePoller:
     cdef object selector
     cdef object wake_receiver
     cdef object wake_sender
-    cdef set tags                   # of registered channels: a stale event of a foreign object must not become one
+    cdef set tags                   # of registered channels: a foreign object's stale event has no such tag
 
     def __init__(self, selector):
         for name in ("register", "unregister", "modify", "select", "close"):

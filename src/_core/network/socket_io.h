@@ -46,7 +46,7 @@ static inline int64_t kb_receive(int fd, char *into, int64_t n) {
     do r = recv(fd, into, (size_t)n, 0); while (r < 0 && errno == EINTR);
     return kb_io_result(r);
 }
-/* Copies small pieces to one: that takes less time than the system takes for each. Returns 0 if they are large, or empty. */
+/* Copies small pieces into one, which costs less than separate ones in the system. Returns 0 if large or empty. */
 static inline size_t kb_join(const kb_piece *pieces, int count, char *joined) {
     size_t total = 0, at = 0;
     int i;
@@ -94,8 +94,8 @@ static inline int64_t kb_send_file(int out, int in, int64_t at, int64_t n) {
     return kb_send(out, &p, 1, 0);
 #endif
 }
-/* A child made by fork has copies of our sockets: only shutdown ends a connection while it lives. In the child itself they
- * are the parent's, which serves on: there they are only closed. */
+/* A child made by fork has copies of our sockets: while it runs, only shutdown ends a connection. In the child itself
+ * the sockets belong to the parent, which still serves them: there they are only closed. */
 static pid_t kb_home;
 __attribute__((constructor)) static void kb_note_home(void) { kb_home = getpid(); }
 static inline void kb_close_socket(int fd) {
@@ -106,7 +106,7 @@ static inline int kb_has_unread(int fd) {
     int n = 0;
     return ioctl(fd, FIONREAD, &n) < 0 || n > 0;
 }
-static inline int kb_take_error(int fd) { /* of a reset, which this forgets */
+static inline int kb_take_error(int fd) { /* of a reset; the call clears it */
     int error = 0;
     socklen_t n = sizeof error;
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error != 0;
@@ -167,7 +167,7 @@ static inline void kb_address(int fd, int peer, char *host, int *port) {
         strcpy(host, "local");
     }
 }
-#else /* Windows: enough for the portable loop; compiled and tried nowhere yet */
+#else /* Windows: enough for the portable loop; not compiled or tested anywhere yet */
 #include <winsock2.h>
 #include <ws2tcpip.h>
 #include <io.h>

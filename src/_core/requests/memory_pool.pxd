@@ -1,4 +1,4 @@
-"""Byte budget shared by network threads (KIP-72). Semantics: SimpleMemoryPool; strictness and depletion included."""
+"""Byte budget shared by network threads (KIP-72). Semantics of SimpleMemoryPool, with strictness and depletion."""
 from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport AtomicI64, Mutex

@@ -43,7 +43,7 @@ cdef struct Segment:            # a piece of a response, in order
 cdef struct Session:            # identity of a connection; immutable after publication, counted
     AtomicI64 refs
     char *principal             # owned, NUL terminated ("User:ANONYMOUS")
-    int32_t kind                # way the client was identified, as its creator numbers them; 0 by default
+    int32_t kind                # number that its creator gives to the way the client was identified; 0 by default
 
 cdef Session *session_new(const char *principal) noexcept nogil
 cdef Session *session_retain(Session *session) noexcept nogil

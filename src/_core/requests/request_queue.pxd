@@ -21,7 +21,7 @@ cdef struct Executor:           # executes request batches for one thread, as a 
     # Execute the batch, at the latest in finish. False: it would wait for those gathered before; call finish first.
     bint (*execute)(Executor *self, Request *batch) noexcept nogil
     void (*finish)(Executor *self) noexcept nogil
-    void (*rest)(Executor *self) noexcept nogil     # nothing was executed in a pass of the network thread
+    void (*rest)(Executor *self) noexcept nogil     # after a pass of the network thread that executed nothing
 
 cdef struct RequestQueue:
     AtomicI64 refs

@@ -113,27 +113,27 @@ cdef void fire_python(TimerEntry *entry) noexcept nogil:
 
 
 cdef void drop_python(Operation *op) noexcept nogil:
-    """Drop an operation that is not completed when its purgatory closes; struct and object counted each other."""
+    """Drop an operation that is not completed when its purgatory closes; struct and object had counts of each other."""
     if op.table is &PYTHON_TABLE:
         with gil:
             disown_object(op)
 
 
 cdef void python_destroy(Operation *op) noexcept nogil:
-    free(op)                        # the object had a count: it was freed before
+    free(op)                        # the object had a count of it, so the object was freed before
 
 
 cdef void python_let_go(Operation *op) noexcept nogil:
-    """Release a count. If lists and timer have released the operation meanwhile (cancel_for_key), only the struct and
-    the object count each other."""
+    """Release a count. If lists and timer have released the operation meanwhile (cancel_for_key), the
+    only counts left are those that the struct and the object have of each other."""
     cdef int64_t refs = atomic_load(&op.refs)
-    while refs > 2:                     # the rest is more than the object's count: no need of the GIL
+    while refs > 2:                     # another count besides the object's remains, so the GIL is not needed
         if atomic_cas(&op.refs, refs, refs - 1):
             return
         refs = atomic_load(&op.refs)
     with gil:
         watched = watched_object(op)
-        operation_release(op)           # not the last where there is an object: that has a count
+        operation_release(op)           # not the last count if the object exists, since the object has one
         if watched is not None and atomic_load(&op.refs) == 1:
             disown_object(op)
 
@@ -248,7 +248,7 @@ cdef class DelayedOperation:
 cdef class PurgatoryHandle:
     """Delayed operations watched by key, completed once, expired by a timing wheel.
 
-    Nothing runs by itself: a thread calls ``run_reaper`` (or ``advance`` in a loop), and time-outs run there.
+    Nothing runs on its own: a thread calls ``run_reaper`` (or ``advance`` in a loop), and time-outs run there.
 
     Args:
         name: for metrics and thread names.
@@ -384,7 +384,7 @@ cdef class PurgatoryHandle:
             if operation is not None:
                 operations.append(operation)
             if operation is not None and atomic_add_fetch(&op.refs, -1) == 1:
-                disown_object(op)                   # listed nowhere else; struct and object counted each other
+                disown_object(op)                   # listed nowhere else; struct and object had counts of each other
             elif operation is None:
                 operation_release(op)
         return operations
@@ -517,7 +517,7 @@ cdef class PurgatoryHandle:
 
 
 cdef bint is_among(object key, object keys) noexcept:
-    """Return whether a key is among some; a failing comparison is reported and counts as true, to keep the watchers."""
+    """Return whether a key is in ``keys``; a failing comparison is reported and counts as true: watchers stay."""
     cdef int found = PySequence_Contains(keys, key)
     if found < 0:
         PyErr_WriteUnraisable(key)

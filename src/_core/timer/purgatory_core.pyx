@@ -48,7 +48,7 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
 
 
 cdef inline WatcherBlock *block_of(Operation *op) noexcept nogil:
-    """Return the block by a sequentially consistent load: of a watch and a completion at once, one sees the other."""
+    """Return the block by a sequentially consistent load: a watch or a concurrent completion sees the other."""
     return <WatcherBlock *><intptr_t>atomic_load_seq(&op.block)
 
 

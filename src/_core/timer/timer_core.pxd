@@ -40,7 +40,7 @@ cdef struct Timer:                  # counted
     int32_t waiters
     int32_t levels
     bint closed
-    Cond changed                    # an earlier bucket, something due, the virtual time, close
+    Cond changed                    # signals an earlier bucket, a due entry, a move of the virtual time, the close
     int32_t wheel_size
     int64_t wake_calls              # of timer_wake
     int64_t offers                  # buckets put in the queue

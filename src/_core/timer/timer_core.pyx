@@ -99,7 +99,7 @@ cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
         left = entry.due_ms - wheel.current_ms
     if level < timer.levels:
         slot_number = entry.due_ms // wheel.tick_ms
-    else:   # no memory for a wheel: the farthest slot there is, from where it is placed again
+    else:   # no memory for a wheel: the farthest existing slot, from which it is placed again later
         slot_number = wheel.current_ms // wheel.tick_ms + timer.wheel_size - 1
     bucket = &wheel.buckets[slot_number % timer.wheel_size]
     append(bucket, entry)

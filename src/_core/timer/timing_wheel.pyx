@@ -142,7 +142,7 @@ cdef Timer *borrow_timer(object timer) except NULL:
 cdef class TimerHandle:
     """Timer of callbacks that run after a delay: O(1) add and cancel, exact count, never early.
 
-    Nothing runs by itself: a thread calls ``advance`` in a loop, and callbacks run on that thread, one at a time,
+    Nothing runs on its own: a thread calls ``advance`` in a loop, and callbacks run on that thread, one at a time,
     outside every lock, in the order of their buckets and within a bucket in the order they were put there. An exception
     in a callback goes to ``sys.unraisablehook``; the others still run. A callback may add and cancel.
 

@@ -1,8 +1,8 @@
 """Watch lists of a purgatory: by key, the operations that wait. A list of a key lives while it has watchers or traces.
 
 An operation that completes leaves its lists at once, and a trace in each: a count, which a check of that key or a purge
-removes. So the lengths are those that Kafka reports, whose lists keep completed operations until they are met, without
-their memory and without a search for them.
+removes. So the lengths equal those of Kafka, whose lists keep a completed operation until a check or a purge finds it;
+here its memory is not kept, and no list is searched for it.
 
 Lock: one per shard of the keys, a leaf. The caller of a function with a Shard argument holds its lock.
 """
@@ -53,7 +53,7 @@ cdef void watch_table_destroy(WatchTable *table) noexcept nogil                 
 cdef void watcher_block_init(
     WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil
 cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil           # false: no memory
-cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as if watched and completed
+cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as of a completed operation
 # Leave all lists under their locks, each taken once for neighbours in `blocks` under one key; `left`: number of lists
 # of each.
 cdef void leave_lists(WatchTable *table, WatcherBlock **blocks, int32_t count, int64_t *left) noexcept nogil

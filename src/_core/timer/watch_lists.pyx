@@ -68,7 +68,7 @@ cdef bint grow_table(Shard *shard) noexcept nogil:
     if old_size < LARGEST_TABLE_SIZE:
         table = <WatchList **>calloc(size, sizeof(WatchList *))
     if table is NULL:
-        return old_size > 0         # fuller, but it works
+        return old_size > 0         # a fuller table works too
     shard.table = table
     shard.table_size = size
     for i in range(old_size):

@@ -46,7 +46,7 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request, int *refus
         if kafka.api_key != API_VERSIONS:
             refused[0] = REFUSED_UNSUPPORTED_VERSION
             return NULL
-        n = read_length(&r, False, False)       # every header has its client id here; the rest is unknown
+        n = read_length(&r, False, False)       # every version of a header has the client id here; the rest is unknown
         if n > 0:
             kafka.client_id = <char *>read_bytes(&r, n)
         kafka.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)

@@ -18,14 +18,13 @@ from kbroker.network.processor._inbound cimport InboundRequest, ResponseGatherer
 from kbroker.requests._native_types cimport Api, NativeApisCore
 
 cdef enum:
-    HOLD_NS = 200000            # a completed response waits about as long at most for the frames after it
+    HOLD_NS = 200000            # about the maximum wait of a completed response for the frames after it
     TURN_NS = 2000000           # after which a batch leaves its handler to others that wait
     RESPONSE_BYTES = 65536      # of a batch; more are in memory only once the client has received these
 
 
 cdef bint is_for_python(NativeApisCore *native_apis, Request *request) noexcept nogil:
-    """Return whether a Python handler executes the frame; one that cannot be parsed is the native handlers' to refuse.
-    """
+    """Return whether a Python handler executes the frame; the native handlers refuse one that cannot be parsed."""
     cdef int refused
     cdef Api *api
     if not is_kafka_request(request):
@@ -140,7 +139,7 @@ cdef class BatchReceiver:
             request.action = ACTION_RETURN
             self.gatherer.add(request)
             request = following
-        if self.gatherer is not None:       # else it was not made by new_receiver, or that had no memory
+        if self.gatherer is not None:       # None: new_receiver did not make it, or was out of memory
             self.gatherer.send()
 
 

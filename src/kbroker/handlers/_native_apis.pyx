@@ -164,7 +164,7 @@ cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table) noexce
 
 
 cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, TopicTable *kept) noexcept nogil:
-    """Disconnect the hooks of the partitions in a table that ``kept`` lacks, unless another node has connected them.
+    """Disconnect the hooks of the partitions in ``table`` and not in ``kept``, unless another node has connected them.
 
     A log that is deleted calls its hook first, for the fetches that wait, and disconnects it.
     """
@@ -217,8 +217,8 @@ cdef class NativeApis:
         refused: table of requests whose connection is closed without a response; None: they are not counted.
         acls: the rules of the authorizer; None: everything is allowed.
         appends: signal of appends by ``partition_key``; None: there is none.
-        peer: native handlers of another node in this process, over the same partitions; None: there is none, or they
-            join later. It serves no request yet, or has a peer.
+        peer: native handlers of another node in this process, over the same partitions; None: there is none, or others
+            join later. The peer serves no request yet, or has a peer itself.
         selects_by_rack: consumers are directed to followers on their racks (KIP-392).
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,

@@ -1,8 +1,8 @@
 """A run of Produce requests for one partition, which one write appends; see the contract in the .pxd.
 
-All frames of a batch are appended at once if its client uses at most half of each quota, even if all bytes that are
-appended before them are its own. Those of other clients take turns, frame by frame, so that a throttled client's next
-frames are not executed. Each request is charged its share of the time of the append.
+All frames of a batch are appended at once if its client uses at most half of each quota, even if all bytes
+appended before them counted as its own. Those of other clients take turns, frame by frame, so that a throttled
+client's next frames are not executed. Each request is charged its share of the time of the append.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free

@@ -231,7 +231,7 @@ class RequestHandlerPool:
             logger.debug("%s v%d: %s", entry.name, request_context.api_version, error)
             found = self._failed(entry, body, error.error, request_context)
         except OutcomeUnknownError:
-            response.close()  # only the next start finds whether the change is stored
+            response.close()  # only the next start shows whether the change is stored
             return
         except Exception:
             logger.exception(

@@ -1,4 +1,4 @@
-"""Log of the connections that were closed instead of being sent a response: unknown APIs, versions, damaged requests.
+"""Log of the connections that were closed without a response: unknown APIs, unknown versions, damaged requests.
 
 Source: ``Processor.parseRequestHeader`` and ``processChannelException``, with their wording.
 """
@@ -25,7 +25,7 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
 
 class RefusalWatch:
-    """Writer of the refusals that ``refused`` has kept to the log and the request log.
+    """Writer, to the log and the request log, of the refusals that ``refused`` has kept.
 
     Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes`` of the
         listeners. ``note``: receives refusals, each with the number of refusals that it represents.

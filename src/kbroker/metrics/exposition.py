@@ -24,7 +24,7 @@ Source: TypeAlias = Callable[[int], Iterable[tuple[Family, list[Sample]]]]
 
 
 class MissingLibraryError(RuntimeError):
-    """Absence of ``prometheus_client``; the message names the remedy."""
+    """Error: ``prometheus_client`` is not installed; the message names the remedy."""
 
     def __init__(self) -> None:
         super().__init__("metrics in Prometheus's format need prometheus_client: pip install 'kbroker[metrics]'")

@@ -63,10 +63,10 @@ cdef struct AcceptorCore:
     Waker waker
     QuotaCore *quotas           # counted; NULL: no limit
     ListenerQuota *listener_quota   # borrowed from quotas
-    # Of addresses that connect too fast, the earliest end first. (Kafka's queue has the latest first, so that an early
-    # socket waits for a late one; clients see no difference.)
+    # Sockets of addresses that connect too fast, the earliest end first. (Kafka's queue has the latest first, so that
+    # an early socket waits for a late one; clients notice no difference.)
     Heap throttled
-    bint is_short               # of descriptors: check for a free one before each accept
+    bint is_short               # descriptors are scarce: check for a free one before each accept
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
@@ -187,7 +187,7 @@ cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept n
 
 
 cdef bint has_descriptor(AcceptorCore *core) noexcept nogil:
-    """Return whether one more socket leaves the descriptors that are reserved for the files of the logs."""
+    """Return whether one more socket leaves free the descriptors that are reserved for the files of the logs."""
     if core.is_short:
         core.is_short = kb_lowest_free_descriptor(core.listener) >= kb_descriptors_for_sockets()
     return not core.is_short

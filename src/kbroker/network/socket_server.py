@@ -109,7 +109,7 @@ class SocketServer:
             if not isinstance(protection, ListenerSecurity):
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.refused_requests = RefusedRequests()
-        self.signal = KeySignal()  # of watched connections that were closed; its other users have keys with low 0
+        self.signal = KeySignal()  # of watched connections that were closed; keys of its other users have 0 as low
         self.closed_connections = ClosedConnections()  # for a thread that polls them
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
@@ -170,7 +170,7 @@ class SocketServer:
 
     @property
     def acceptors(self) -> list[Acceptor]:
-        """The acceptors, one per listener; none before all exist and once the first one has ended with its threads."""
+        """The acceptors, one per listener; none until all exist, nor after the first one has ended with its threads."""
         acceptors = [b.acceptor for b in self._bound]
         return [acceptor for acceptor in acceptors if acceptor is not None] if None not in acceptors else []
 

@@ -319,7 +319,7 @@ cdef class ArrowRows:
             raise MemoryError
         try:
             self.partition_count = partition_count
-            self.used = None            # a failure leaves rows that go to partitions of both counts
+            self.used = None            # after a failure, some rows are assigned by the new count, others are not
             with nogil:
                 status = assign_rows(&self.rows, partition_count, used)
             self.explain(status)

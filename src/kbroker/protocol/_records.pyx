@@ -28,7 +28,7 @@ from kbroker.common.errors import Errors, ProtocolError
 DEFAULT_CAP_BYTES = 1 << 30
 
 cdef enum:
-    FIRST_STEP_BYTES = 1 << 18      # uncompressed first to find a few records
+    FIRST_STEP_BYTES = 1 << 18      # decompressed in the first step of a search for a few records
 
 
 # ---------------------------------------------------------------------------------------------- native

@@ -11,7 +11,7 @@ from kbroker.quota._quota_events cimport VerdictListener
 
 cdef class ClientQuotaManager:
     cdef ClientQuotas *quotas   # counted
-    cdef QuotaManager *manager  # one of quotas
+    cdef QuotaManager *manager  # a manager of ``quotas``
     cdef CounterMetrics metrics
     cdef object queue           # metric of the delay queue; None for shadow quotas
     cdef readonly str name

@@ -248,7 +248,7 @@ cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
         oldest = heap_top(&manager.made_up)
         sensors = of_recency(oldest)
         if oldest.key > now_ms:
-            break                                   # so are all others: each was over its quota a moment ago
+            break                                   # so are all other keys: all counters were over quota a moment ago
         used_ms = min(<int64_t>atomic_load(&sensors.quota.last_record_ms), now_ms)
         if used_ms > oldest.key:
             heap_raise(&manager.made_up, oldest, used_ms)

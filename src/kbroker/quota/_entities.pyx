@@ -171,7 +171,7 @@ DEFAULT_ENTITY = _DefaultEntity()
 
 
 def sanitize(str name not None) -> str:
-    """Return a user's name for metric tags, percent-encoded like by Kafka's ``Sanitizer``."""
+    """Return a user's name for metric tags, percent-encoded as by Kafka's ``Sanitizer``."""
     from urllib.parse import quote
 
     return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")

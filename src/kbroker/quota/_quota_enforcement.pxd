@@ -2,7 +2,7 @@
 
 Shadows are judged first, by the same functions over their own managers: they note verdicts, and nothing else about the
 request or its response changes. The word that states whether quotas are set covers them too, so they cost nothing where
-there are none.
+none is set.
 
 Every function returns after one atomic load where no quota of Produce, Fetch or Request is set. A returned delay has
 already begun: StartThrottling is queued, so the response, with the delay in it, must be passed to its responder

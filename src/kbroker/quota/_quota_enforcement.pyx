@@ -107,7 +107,7 @@ cdef inline bint is_of(const CachedClient *client, const Request *request, Text 
 
 
 cdef inline CachedClient *cached_client(ClientCache *cache, Request *request, Text client_id) noexcept nogil:
-    """Return the entry of a request's client, which most often is that of the request before it."""
+    """Return the entry of a request's client, which is usually that of the request before it."""
     cdef CachedClient *client = cache.latest
     if client != NULL and is_of(client, request, client_id):
         return client

@@ -63,7 +63,7 @@ class OpenConnections(Protocol):
 
 
 class UnknownConnectionError(LookupError):
-    """Id that no open connection has; the message is one sentence."""
+    """Error: no open connection has this id; the message is one sentence."""
 
 
 class Client(NamedTuple):

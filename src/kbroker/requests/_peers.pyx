@@ -35,8 +35,8 @@ cdef void peers_leave(NativeApisCore *native_apis) noexcept nogil:
     if peers == NULL:
         return
     mutex_lock(&peers.lock)
-    native_apis.is_leaving = True           # it is not visited any more
-    while native_apis.visits > 0:           # until then it stays in the list, along which its visitors continue
+    native_apis.is_leaving = True           # no new visit begins
+    while native_apis.visits > 0:           # until they end it stays in the list, along which its visitors continue
         cond_wait(&peers.visit_ended, &peers.lock)
     at = &peers.first
     while at[0] != NULL and at[0] != native_apis:

@@ -53,7 +53,7 @@ cdef inline AddressEntry *addresses_after(const AddressTable *table, AddressEntr
 # ---- the limits
 
 cdef enum:
-    NO_LIMIT = 2147483647       # as a rate of an address: nothing is recorded
+    NO_LIMIT = 2147483647       # if it is the rate of an address, nothing is recorded
 
 cdef enum QuotaVerdict:
     QUOTA_ADMITTED = 0

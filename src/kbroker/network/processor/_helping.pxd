@@ -7,6 +7,6 @@ stand-in, a thread that runs it until the network thread returns. Threads: see e
 from kbroker.network.processor._processor_core cimport ProcessorCore
 
 cdef void help_handlers(ProcessorCore *core) noexcept nogil     # the network thread, after request_queue_put as helper
-cdef bint enter_loop(ProcessorCore *core) noexcept nogil        # the stand-in; false: the network thread has it again
+cdef bint enter_loop(ProcessorCore *core) noexcept nogil        # the stand-in; false: the network thread has the loop
 cdef bint stands_in(ProcessorCore *core) noexcept nogil         # the stand-in: whether it must continue
 cdef void leave_loop(ProcessorCore *core) noexcept nogil        # the stand-in, as its last call

@@ -34,7 +34,7 @@ from kbroker.network.transport._security cimport SESSION_BY_TOKEN
 
 cdef void lost_release(void *core_pointer) noexcept nogil:
     cdef LostCore *core = <LostCore *>core_pointer
-    if atomic_add_fetch(&core.refs, -1) == 0:     # nothing is kept: close() came before the handle's end
+    if atomic_add_fetch(&core.refs, -1) == 0:     # no request is kept: close() came before the handle's end
         mutex_destroy(&core.lock)
         free(core)
 
@@ -508,7 +508,7 @@ def receive(Queue queue not None, timeout_ns):
     with nogil:
         batch = request_queue_take(requests, timeout)
         if batch is not NULL:
-            batch.dequeue_ns = clock_now_ns(requests.clock)       # a native handler that declined it has set it before
+            batch.dequeue_ns = clock_now_ns(requests.clock)       # again, if a native handler declined the request
             rest = batch.batch_next
             batch.batch_next = NULL
             if rest is not NULL:

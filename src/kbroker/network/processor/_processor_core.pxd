@@ -127,5 +127,6 @@ cdef void process_touched(ProcessorCore *core) noexcept nogil
 cdef void take_response(ProcessorCore *core, Request *request) noexcept nogil
 cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil     # in its turn
 cdef void keep_early(Channel *channel, Request *request) noexcept nogil
-# The last call of the thread: its caller completes each later response, which holds one reference of the core.
+# The last call of the thread: the caller of ``respond`` completes each later response, which holds one reference of the
+# core.
 cdef void close_inbox(ProcessorCore *core) noexcept nogil

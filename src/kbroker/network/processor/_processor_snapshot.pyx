@@ -200,7 +200,7 @@ def snapshot(Processor processor not None, limit=100, *, timeout_ms=1000, number
 def client_connections(
     Processor processor not None, limit=100, *, principal="", client_id="", address=None, index=None, timeout_ms=1000,
 ):
-    """Return the connections of one client from a snapshot of the network thread; of others, no object is made.
+    """Return the connections of one client from a snapshot of the network thread, without objects for the others.
 
     Args: ``principal``, ``client_id``: the client; a snapshot keeps their first 127 and 64 bytes. ``address``: its
     address; None for any. ``index``: the last number of a connection id, in place of the three. ``limit``,

@@ -255,7 +255,7 @@ cdef int64_t wanted_bytes(kb_piece *pieces, int count) noexcept nogil:
 
 cdef int64_t next_record(
         kb_piece *pieces, int count, int64_t skipped, char *block, const char **data) noexcept nogil:
-    """Return the size of the next record's plaintext and set ``data`` to it; small pieces share one, in ``block``."""
+    """Return the size of the next record's plaintext and set ``data`` to it; small pieces are joined in ``block``."""
     cdef int64_t size, n, filled = 0
     cdef int i
     for i in range(count):
