@@ -38,7 +38,7 @@ def cell(page: str, row: str) -> str:
 
 @pytest.mark.parametrize("probe", [*PROBES, *COSTS], ids=lambda probe: probe.name)
 def test_ability(running: Running, probe: Probe) -> None:
-    """kbroker's column has the result of each probe; a figure, which differs between runs, needs to be present only."""
+    """kbroker's column has the result of each probe; a figure, which differs between runs, needs only to be present."""
     server, was_ended = running.responding()
     assert not was_ended, "the preceding probe has ended the broker"
     result = judged(probe, Place(running.contender, server))

@@ -32,7 +32,7 @@ def row(codes: Any) -> int:
 
 
 class Administrator:
-    """Client that makes one change after the other to its resources; ``state`` has the acknowledged changes."""
+    """Client that makes one change after another to its resources; ``state`` has the acknowledged changes."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.rng = random.Random(seed)

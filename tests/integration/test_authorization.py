@@ -236,7 +236,7 @@ def test_kill_after_the_acknowledgement(tmp_path: Path) -> None:
 
 
 def test_the_log_is_on_standard_error(tmp_path: Path) -> None:
-    """Denied requests are logged from the start on, and other messages at the loggers' levels, set at run time."""
+    """Denied requests are logged from the start, and other messages at the loggers' levels, set at run time."""
     settings = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     broker = BrokerProcess(tmp_path / "data", settings)
 

@@ -57,7 +57,7 @@ def test_two_brokers_know_nothing_of_each_other() -> None:
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 def test_the_ready_line_has_addresses_for_clients() -> None:
-    """An IPv6 address is in brackets, the form that clients take."""
+    """An IPv6 address is in brackets, the form that clients accept."""
     with Broker({"listeners": "PLAINTEXT://[::1]:0", "kbroker.in.memory": True}) as broker:
         port = broker.bootstrap_servers.removeprefix("[::1]:")
         assert broker.describe().startswith(f"PLAINTEXT://[::1]:{port}, node 1, ")

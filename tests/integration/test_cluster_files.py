@@ -104,7 +104,7 @@ def test_a_cluster_becomes_what_its_file_lists(broker: EmbeddedBroker, path: Pat
 
 
 def test_nothing_is_removed_unless_asked(broker: EmbeddedBroker, path: Path, tmp_path: Path) -> None:
-    """Entries that the file does not list are named; a confirmed `--prune` deletes them in the sections that it has."""
+    """Entries that the file does not list are named; a confirmed `--prune` deletes them in the sections of the file."""
     done(broker, "cluster", "apply", str(path))
     done(broker, "topics", "create", "extra", "-p", "2")
     done(broker, "acls", "add", "--topic", "x", "--operation", "read", "--allow", "User:z")

@@ -73,7 +73,7 @@ def rig(clock: VirtualClock) -> Rig:
 
 
 def is_served(client: socket.socket) -> bool:
-    """Return whether a request has a response; False if the server closes the connection."""
+    """Return whether a request receives a response; False if the server closes the connection."""
     with contextlib.suppress(ConnectionError):
         client.sendall(struct.pack(">i", 4) + b"ping")
         return client.recv(8) == struct.pack(">i", 4) + b"ping"

@@ -185,7 +185,7 @@ def test_files(pages: Console) -> None:
 
 
 def test_a_file_has_long_values_whole(pages: Console, broker: Broker) -> None:
-    """A page decodes the beginning of a long value, a file has all of it."""
+    """A page decodes the beginning of a long value; a file has the whole value."""
     broker.context.topics.create(NewTopic("long", 1))
     value = json.dumps({"n": 1, "text": "x" * (3 << 20)})
     with Cluster(broker.bootstrap_servers) as cluster, Producer(cluster, codec="gzip") as producer:

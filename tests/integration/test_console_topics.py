@@ -240,7 +240,7 @@ def test_a_config_of_a_topic_is_set_and_removed(broker: Broker, pages: Console) 
 
 
 def test_several_configs_are_edited_at_once(broker: Broker, pages: Console) -> None:
-    """One preview and one change: a listed config is set, one that was removed from the list is deleted."""
+    """One preview and one change: a listed config is set, and one that was removed from the list is deleted."""
     make(broker, "several")
     node, one = str(broker.context.node_id), {"kind": "topic", "name": "several"}
     first = with_secret(pages, **one, had="", configs="retention.ms=1000\nsegment.bytes=2097152\n# no line")

@@ -144,8 +144,8 @@ def test_a_regular_expression_finds_topics_that_come_later(broker: BrokerProcess
 def test_a_group_changes_its_protocol_while_its_members_are_alive(
     broker: BrokerProcess, join: Callable[..., Member]
 ) -> None:
-    """The first member of the consumer protocol upgrades the group, the end of the last downgrades it; all records are
-    read.
+    """The first member of the consumer protocol upgrades the group, and the end of the last one downgrades it; all
+    records are read.
     """
     topic, group = names()
     fill(broker.bootstrap, topic)

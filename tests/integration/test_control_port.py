@@ -183,7 +183,7 @@ def test_state(broker: VirtualBroker, call: Client) -> None:
     ],
 )
 def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers: dict[str, str]) -> None:
-    """A request without the right token has status 401 and no effect."""
+    """A request without the right token is refused with status 401 and has no effect."""
     token = call.token[1:] if headers.get("skip") else call.token
     given = {"Authorization": headers["Authorization"].replace("{token}", token)} if headers else {}
     for method, path, body in (
@@ -263,7 +263,7 @@ def test_a_body_of_the_wrong_size(call: Client, headers: dict[str, str], status:
 
 
 def test_a_target_that_is_no_url(call: Client) -> None:
-    """An invalid request target has status 400."""
+    """An invalid request target is refused with status 400."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall(f"GET http://[::1/topics HTTP/1.1\r\nAuthorization: Bearer {call.token}\r\n\r\n".encode())
         response = one.makefile("rb").read()
@@ -272,7 +272,7 @@ def test_a_target_that_is_no_url(call: Client) -> None:
 
 
 def test_a_client_that_says_nothing(call: Client) -> None:
-    """A silent client does not block others, and an invalid request line has an error in JSON as response."""
+    """A silent client does not block others, and an invalid request line receives an error in JSON."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:
         assert call("GET", "/")[0] == 200
         silent.sendall(b"\x00\x01 nonsense\r\n\r\n")

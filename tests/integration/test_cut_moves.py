@@ -19,8 +19,8 @@ from tests.support.recorded_moves import DATA, NAMES, RECORD, ROUTE, started
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = 5  # calls
-STEPS = 4  # calls before a former folder loses its name
+SAMPLE = 5  # number of randomly chosen calls
+STEPS = 4  # number of calls before a former folder loses its name
 
 
 def lost(data: Path, count: int) -> list[str]:

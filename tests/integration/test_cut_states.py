@@ -25,7 +25,7 @@ MODES: dict[str, dict[str, object]] = {
     "interval": {"log__flush__interval__ms": 1},
     "default": {},
 }
-#: Lines about a partition that has lost records before others.
+#: Texts of log lines about a partition that has lost records before others.
 DAMAGED = ("is damaged and takes no appends", "no batch has the offsets")
 
 pytestmark = pytest.mark.slow

@@ -63,7 +63,7 @@ def cluster(address: str, token: Body, mechanism: str = "SCRAM-SHA-256") -> Clus
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_who_logs_in_by_a_token_is_its_owner(secured: SecuredBroker, mechanism: str) -> None:
-    """A client that logs in with a token is the token's owner, and cannot manage tokens."""
+    """A client that logs in with a token is authenticated as the token's owner, and cannot manage tokens."""
     address = secured.address("SASL")
     token = make_token(address, "bob")
     seen = []

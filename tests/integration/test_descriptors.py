@@ -171,7 +171,7 @@ def test_connections_leave_descriptors_for_all_open_segments(tmp_path: Path) -> 
     limit = 12_288
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "kbroker.nofile.limit": limit}
     with need.open_files(limit), EmbeddedBroker(settings) as running:
-        first = Connection(running.bootstrap_servers)  # stays open, so that its descriptors are not free below
+        first = Connection(running.bootstrap_servers)  # stays open, so that no descriptor becomes free below
         assert first.ask(wire.header(wire.API_VERSIONS, 0, 77))
         taken = [os.open(tmp_path, os.O_RDONLY)]
         try:

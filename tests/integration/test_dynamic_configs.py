@@ -75,7 +75,7 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
             change(broker, ResourceType.BROKER, "1", node_id="5")
         assert "Cannot update these configs dynamically: [node.id]" in refusal.value.args[0].str()
 
-    others = threading.enumerate()  # threads of a broker that several tests share
+    others = threading.enumerate()  # threads of the broker that several tests share
     with Broker(settings(tmp_path)) as broker:
         assert broker.config.integer("num.io.threads") == 6
         started = [one for one in threading.enumerate() if one not in others]

@@ -113,7 +113,7 @@ def test_each_node_describes_the_same_cluster(cluster: EmbeddedCluster) -> None:
 
 
 def test_nodes_stay_registered(cluster: EmbeddedCluster) -> None:
-    """UnregisterBroker refuses each node by itself, and an unknown one as unknown."""
+    """UnregisterBroker refuses every node of the cluster, and an unknown node with BROKER_ID_NOT_REGISTERED."""
     refused = [ask(cluster, 1, "UnregisterBroker", 0, {"BrokerId": node}) for node in (1, 3, 4)]
     codes = [Errors.INVALID_REQUEST, Errors.INVALID_REQUEST, Errors.BROKER_ID_NOT_REGISTERED]
     assert [row["ErrorCode"] for row in refused] == codes

@@ -46,7 +46,7 @@ def test_noisy_neighbour() -> None:
 
 
 def test_line_server() -> None:
-    """Pipelined lines have their responses in order, also delayed ones; an unknown command is refused."""
+    """Pipelined lines receive their responses in order, even delayed ones; an unknown command is refused."""
     server = example("line_server").LineServer().start()
     try:
         responses = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(

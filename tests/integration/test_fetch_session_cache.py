@@ -10,7 +10,7 @@ broker = fixture_of(VirtualBroker, {"max.incremental.fetch.session.cache.slots":
 
 
 def opened(client: Client, partitions: int) -> int:
-    """Return the id of a new session of partitions; 0: the broker opened none."""
+    """Return the id of a new session with this number of partitions, or 0 if the broker opened no session."""
     body = fetch_body("t")
     (row,) = body["Topics"][0]["Partitions"]
     body["Topics"][0]["Partitions"] = [{**row, "Partition": index} for index in range(partitions)]
@@ -42,7 +42,7 @@ def test_an_idle_session_is_evicted_first(broker: VirtualBroker, client: Client)
 
 
 def test_a_larger_session_evicts_the_smallest(broker: VirtualBroker, client: Client) -> None:
-    """The smallest session that was used two minutes after it began is evicted by a larger one, and by no other."""
+    """The smallest of the sessions that were used two minutes after they began is evicted only by a larger one."""
     large, small = opened(client, 3), opened(client, 2)
     broker.advance_ms(EVICTION_MS)
     assert used(client, large, 1) == used(client, small, 1) == 0

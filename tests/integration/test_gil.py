@@ -1,4 +1,4 @@
-"""Native handlers: requests have responses while no Python code can run in the broker's process."""
+"""Native handlers: requests receive responses while no Python code can run in the broker's process."""
 
 import os
 import select
@@ -127,7 +127,7 @@ def check_responses_while_held(connection: Connection, name: str) -> None:
 
 @pytest.mark.slow
 def test_native_requests_are_handled_without_the_gil(held: HeldBroker) -> None:
-    """While the broker's process holds its GIL, native requests have their responses at once."""
+    """While the broker's process holds its GIL, native requests receive their responses at once."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
         hold_and_check(held, connection)
         held.check_held()
@@ -263,7 +263,7 @@ def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
-    """A request that Python serves has no response before the GIL is released, as a counter-check."""
+    """A request that Python serves receives no response before the GIL is released, as a counter-check."""
     describe = wire.header(wire.DESCRIBE_CLUSTER, 0, 3, flexible=True) + b"\0\0"
     with Connection(held.bootstrap) as connection:
         assert struct.unpack_from(">i", connection.ask(describe)) == (3,)

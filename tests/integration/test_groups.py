@@ -67,7 +67,7 @@ class Confluent:
                 self.read_since_assigned.append(self.read[-1])
 
     def stop(self, *, commit: bool = False) -> None:
-        """Stop polling, commit if wanted, and leave the group."""
+        """Stop polling, commit if requested, and leave the group."""
         self._stop.set()
         self._thread.join(10)
         if commit:

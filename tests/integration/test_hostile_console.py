@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_is_not_found(pages: Console, caplog: pytest.LogCa
 
 
 def test_names_that_are_not_utf_8() -> None:
-    """A group and a transactional id with such a name are listed without their own page."""
+    """A group and a transactional id with a name that is not UTF-8 are listed without their own page."""
     with (
         Broker({**SETTINGS, "transaction.state.log.num.partitions": 1}) as broker,
         Cluster(broker.bootstrap_servers, client_id="c\udcff") as cluster,
@@ -76,7 +76,7 @@ def test_names_that_are_not_utf_8() -> None:
             assert "or not UTF-8" in response.body.decode()
 
 
-# Committed offsets of any group, instead of the coordinator's.
+# Replacement for the coordinator's offsets: no group has committed offsets.
 NO_OFFSETS = SimpleNamespace(fetch=lambda group_id: SimpleNamespace(committed={}))
 
 
@@ -180,7 +180,7 @@ def test_what_waits_is_named_by_its_key(pages: Console, broker: Broker) -> None:
 
 
 def test_a_page_that_asks_while_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
-    """A request during the stop of the broker has status 503 and leaves no traceback in the log."""
+    """A request during the stop of the broker receives status 503 and leaves no traceback in the log."""
     mounted = MountedPages("/console", lambda: Console.of_broker(SimpleNamespace(), HttpAccess(None, VirtualClock(0))))  # type: ignore[arg-type]
     mounted.close()
     with caplog.at_level(logging.DEBUG):

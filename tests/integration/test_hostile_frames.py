@@ -125,7 +125,7 @@ def test_tags_in_the_header_cost_no_memory(target: Target) -> None:
 
 @pytest.mark.parametrize("bad", hostile.bad_batches(), ids=lambda bad: bad.name)
 def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
-    """An invalid batch has an error for its partition and is not appended."""
+    """An invalid batch causes an error for its partition and is not appended."""
     before = wire.end_offset(target.bootstrap, TOPIC)
     with Connection(target.bootstrap) as connection:
         response = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))
@@ -138,7 +138,7 @@ def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
 
 
 def test_greedy_fetches(target: Target) -> None:
-    """Offsets out of range have error 1, and the claimed sizes of a Fetch neither block nor allocate."""
+    """Offsets out of range are refused with error 1, and the claimed sizes of a Fetch neither block nor allocate."""
     with Connection(target.bootstrap) as connection:
         for offset in (-5, 10**15, 2**63 - 1):
             assert wire.fetched(connection.ask(wire.fetch(TOPIC, offset=offset))).error_code == 1
@@ -182,7 +182,7 @@ def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProces
     "name", [".", "..", "a/b", "x" * 250, b"nul\0x", "", "a b", "../../etc/passwd"], ids=lambda name: repr(name)[:24]
 )
 def test_illegal_topic_names(target: Target, name: str | bytes) -> None:
-    """An invalid topic name has the error INVALID_TOPIC_EXCEPTION."""
+    """An invalid topic name is refused with INVALID_TOPIC_EXCEPTION."""
     with Connection(target.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(name, 1))) == 17
     target.check()
@@ -218,7 +218,7 @@ def test_many_producer_ids(target: Target) -> None:
 
 
 def test_same_correlation_id_twice(target: Target) -> None:
-    """Two requests with the same correlation id have two responses in order."""
+    """Two requests with the same correlation id receive two responses in order."""
     request = hostile.framed(wire.header(wire.API_VERSIONS, 0, 5))
     with Connection(target.bootstrap) as connection:
         connection.send_raw(request * 2)

@@ -1,4 +1,4 @@
-"""Kafka's tools for replicas and leaders with an embedded cluster: the results are those with Apache Kafka."""
+"""Kafka's tools for replicas and leaders with an embedded cluster: the results are the same as with Apache Kafka."""
 
 import json
 from collections.abc import Iterator

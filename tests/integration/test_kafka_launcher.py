@@ -61,7 +61,7 @@ def test_killed_program_leaves_no_jvm() -> None:
 
 
 def test_broker_that_does_not_start_says_why() -> None:
-    """The error of a failed start has the end of the broker's log, and the folder is deleted."""
+    """The error of a failed start contains the end of the broker's log, and the folder is deleted."""
     kafka = ApacheKafka({"log.dirs": "/proc/nowhere"})
     with pytest.raises(StartError, match="/proc/nowhere"), kafka:
         pass

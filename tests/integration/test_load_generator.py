@@ -26,7 +26,7 @@ def compiler() -> None:
 
 @contextlib.contextmanager
 def server(response: PendingResponse) -> Iterator[int]:
-    """Serve one connection after the other; `response` receives the number and the bytes of each request."""
+    """Serve one connection after another; `response` receives the number and the bytes of each request."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -57,7 +57,7 @@ def right(number: int, request: bytes) -> bytes:
 
 
 def test_all_that_is_acknowledged_is_in_the_log(tmp_path: Path) -> None:
-    """In a closed loop, the end offset grows by the counted requests, and at most by those in flight besides."""
+    """In a closed loop, the end offset grows by the counted requests, plus at most the requests in flight."""
     with BrokerProcess(tmp_path / "data") as broker:
         with Connection(broker.bootstrap) as connection:
             connection.ask(create_topic("load", 1))

@@ -230,7 +230,7 @@ def test_kafkas_tools_move_a_partition(start_broker: Callable[..., BrokerProcess
 
 
 def test_each_thread_has_a_name(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Each thread of a broker but the main one shows its own name in ps, top and perf."""
+    """Each thread of a broker except the main one shows its own name in ps, top and perf."""
     broker = start_broker(log__dirs=f"{tmp_path / 'a'},{tmp_path / 'b'}", kbroker__metrics__listener="127.0.0.1:0")
     tasks = Path(f"/proc/{broker.pid}/task")
     main = (tasks / str(broker.pid) / "comm").read_text()

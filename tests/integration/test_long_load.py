@@ -79,7 +79,7 @@ def compared(samples: list[Sample]) -> dict[str, tuple[float, float]]:
 
 
 def check_flat(figures: dict[str, tuple[float, float]]) -> None:
-    """Check that only the segments with offsets and the aborted transactions have become more.
+    """Check that only the segments with offsets and the aborted transactions have increased in number.
 
     Markers of offsets stay for a day, and each segment is open; transactions stay as long as their segments.
     """

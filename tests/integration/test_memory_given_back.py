@@ -67,16 +67,16 @@ def run_battery(broker: BrokerProcess, ports: dict[int, ssl.SSLContext | None]) 
                 highest = max(highest, rss_bytes(broker.pid))
     for frame in hostile.sizes() + hostile.headers():
         with wire.Connection(broker.bootstrap) as client, contextlib.suppress(wire.Closed):
-            client.send_raw(frame.data)  # the broker may close at the size, before the rest is sent
+            client.send_raw(frame.data)  # the broker may close the connection before the rest is sent
     assert highest > before + 5 * KEPT_BYTES, "the battery made the broker hold nothing"
-    # memory is trimmed every five seconds, and every minute while it is allocated again at once
+    # memory is trimmed every five seconds, but only every minute if it is allocated again at once
     wait_for("memory is given back", lambda: rss_bytes(broker.pid) <= before + KEPT_BYTES, 90, every=0.5)
     assert wire.responses(broker.bootstrap)
 
 
 @pytest.mark.parametrize("threads", ["", "16"], ids=["default-threads", "16-threads"])
 def test_memory_comes_back_after_a_hostile_battery(threads: str, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Memory of two hundred half requests of each size is returned, also with the arenas of 16 network threads."""
+    """Memory of two hundred half requests of each size is returned, even with the arenas of 16 network threads."""
     more = {"num__network__threads": threads} if threads else {}
     broker = start_broker(socket__listen__backlog__size="1024", **more)
     run_battery(broker, {broker.port: None})

@@ -59,7 +59,7 @@ def series(broker: Broker) -> dict[str, float]:
 
 
 def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
-    """Requests, versions, errors, bytes and times are counted by API, also for FetchConsumer; acks=0 has no errors."""
+    """Requests, versions, errors, bytes and times are counted by API, and for FetchConsumer; acks=0 has no errors."""
     with wire.Connection(broker.bootstrap_servers) as client:
         client.ask(wire.create_topic("t", 1))
         for _ in range(3):
@@ -112,7 +112,7 @@ def test_time_of_conversions(broker: Broker) -> None:
 
 
 def test_an_accept_header_that_makes_no_sense(broker: Broker) -> None:
-    """An invalid Accept header has the same response as an empty one."""
+    """An invalid Accept header receives the same response as an empty one."""
     status, text, kind = get(broker, "/metrics", "application/openmetrics-text;version=x")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     assert "kafka_" in text

@@ -98,7 +98,7 @@ def test_the_counter_outlives_its_connection(broker: BrokerProcess) -> None:
 
 
 def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
-    """librdkafka (CreateTopics v4) creates all its topics, kafka-python (v7) is refused; both keep the rate."""
+    """librdkafka (CreateTopics v4) creates all its topics, and kafka-python (v7) is refused; both keep the rate."""
     limit(broker, "old")
     limit(broker, "new")
     begun = time.monotonic()

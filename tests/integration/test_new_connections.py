@@ -14,7 +14,7 @@ PATIENCE_S = 0.1
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_each_new_connection_gets_a_response_at_once(start_broker: Callable[..., BrokerProcess], threads: int) -> None:
-    """None of 10,000 connections waits for the half second after which a network thread would wake up by itself."""
+    """None of 10,000 connections waits for the half second after which a network thread would wake up on its own."""
     broker = start_broker(num__network__threads=str(threads))
     slow = []
     for number in range(10_000):

@@ -241,7 +241,7 @@ def test_under_xdist(run: Run) -> None:
 
 
 def test_the_entry_point_is_declared() -> None:
-    """The project's metadata have the entry point of the plugin."""
+    """The project's metadata has the entry point of the plugin."""
     tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with open("pyproject.toml", "rb") as file:
         project = tomllib.load(file)["project"]

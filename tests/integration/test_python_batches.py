@@ -250,7 +250,7 @@ def test_a_response_does_not_wait_for_a_slow_frame(
 
 
 def test_an_api_that_took_long_is_expected_to_take_long() -> None:
-    """Earlier responses are sent before a frame whose API took long recently, also at the end of a batch."""
+    """Earlier responses are sent before a frame whose API took long recently, even at the end of a batch."""
     with VirtualBroker({"kbroker.python.threads": "1"}) as broker:
         clock = broker.clock
         assert isinstance(clock, VirtualClock)
@@ -354,7 +354,7 @@ def test_a_batch_leaves_its_handler_to_requests_that_wait() -> None:
 
 
 def test_a_stop_leaves_the_frames_that_wait() -> None:
-    """At a stop, the frame in execution has its response, and later frames are closed without execution."""
+    """At a stop, the frame in execution receives its response, and later frames are closed without execution."""
     entered, left = threading.Event(), threading.Event()
     executed: list[InboundRequest] = []
 

@@ -17,7 +17,7 @@ HERE, METADATA = "integration/test_quirks", "unit/apis/test_apis_metadata"
 NATIVE, FRAMES = "integration/test_native_handlers", "integration/test_hostile_frames"
 FETCH, PRODUCE = "conformance/situations/fetch", "conformance/situations/produce"
 PRODUCERS, TOPICS = "unit/log/producers/test_producer_state", "unit/metadata/test_topics"
-#: By number: the quirk, and by file its tests or the situations whose responses are compared with Kafka's.
+#: By number: the quirk and, by file, its tests or the situations whose responses are compared with Kafka's.
 QUIRKS: dict[int, tuple[str, dict[str, str]]] = {
     1: ("lowest versions are feature probes", {METADATA: "test_advertised_versions_are_the_table",
         # kcat is the librdkafka client that probes versions

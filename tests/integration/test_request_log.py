@@ -60,7 +60,7 @@ def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
 
 
 def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1, api: str = "") -> list[Record]:
-    """Return the records of a client when there are `count`: a request ends after its response was sent."""
+    """Return the records of a client once there are `count`: a request ends after its response was sent."""
     found: list[Record] = []
 
     def enough() -> bool:

@@ -40,7 +40,7 @@ def log_in(connection: Client, token: bytes = ALICE, version: int = 2) -> Body:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("user", PASSWORDS)
 def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism: str, user: str) -> None:
-    """kbroker's client logs in with each mechanism on each SASL listener, and is its user for the broker."""
+    """kbroker's client logs in with each mechanism on each SASL listener, and its principal is that user."""
     seen = []
     secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
@@ -154,7 +154,7 @@ def test_garbage_before_authentication_is_cut_off(secured: SecuredBroker, data: 
 
 
 def test_frames_as_large_as_allowed_are_read(secured: SecuredBroker) -> None:
-    """A token of the maximum size is checked, not refused by its size."""
+    """A token of the maximum size is checked, not refused because of its size."""
     with secured.connect("SASL") as connection:
         ask(connection, HANDSHAKE, 0, Mechanism="PLAIN")
         connection.send_raw(struct.pack(">i", 524_288) + b"\0" * 524_288)

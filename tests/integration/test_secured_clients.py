@@ -134,7 +134,7 @@ def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: P
     assert got == VALUES
 
 
-@pytest.mark.filterwarnings(  # kafka-python, when it is closed while it connects to another node
+@pytest.mark.filterwarnings(  # kafka-python causes this when it is closed while it connects to another node
     "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
 )
 def test_kafka_python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_process_that_is_stopped_goes_on(start_broker: Callable[..., BrokerProcess], soak: bool) -> None:
-    """A request sent meanwhile has its response on the same connection, and all records are kept after a kill."""
+    """A request sent meanwhile receives its response on the same connection, and all records are kept after a kill."""
     broker = start_broker(log__flush__interval__messages="1")
     with Connection(broker.bootstrap, timeout=SOAK_STOPPED_S + 30) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic("t", 1))) == 0
         request = wire.produce("t", 0, wire.batch([b"value"]), acks=-1)
         assert wire.produced(connection.ask(request)) == wire.Produced(0, 0)
         os.kill(broker.pid, signal.SIGSTOP)
-        os.waitpid(broker.pid, os.WUNTRACED)  # all threads are stopped, none of them takes the request before
+        os.waitpid(broker.pid, os.WUNTRACED)  # all threads are stopped, so none takes the request before SIGCONT
         try:
             connection.send(request)
             time.sleep(SOAK_STOPPED_S if soak else STOPPED_S)

@@ -1,4 +1,4 @@
-"""Guarantees of the timer: lateness with a million pending tasks, and speed beside asyncio.
+"""Guarantees of the timer: lateness with a million pending tasks, and speed compared with asyncio.
 
 The time is the CPU time of the test's thread, as other processes delay the machine; delays by the timer itself (a long
 cascade, a forgotten bucket) are measured nevertheless. bench/bench_timing_wheel.py measures the same on the system
@@ -94,9 +94,9 @@ def pairs_per_second(add: Callable[..., object], delay: float, pairs: int) -> fl
 
 
 def test_ten_times_asyncio() -> None:
-    """The median ratio of additions with cancellations per second is at least ten times that of asyncio.
+    """The timer makes at least ten times as many additions with cancellations per second as asyncio (median ratio).
 
-    asyncio of Python 3.14 takes less for each: nine times were measured.
+    asyncio of Python 3.14 takes less time for each: a ratio of nine was measured.
     """
     timer, loop = Timer(), asyncio.new_event_loop()
     try:

@@ -327,7 +327,7 @@ def test_broken_records_are_logged_ten_times_a_second(
                 socket.create_connection((host, int(port)), 10) as plain,
                 context.wrap_socket(plain, server_hostname=host) as connection,
             ):
-                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)  # a record that no key has sealed
+                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)  # a record that no key has encrypted
                 with contextlib.suppress(OSError):
                     assert connection.recv(1) == b""
     lines = [line for line in caplog.messages if line.startswith("closing the connection of 127.0.0.1:")]
@@ -472,7 +472,7 @@ def test_a_login_and_requests_in_one_record(secured: SecuredBroker) -> None:
 
 
 def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certificates) -> None:
-    """Requests over TLS that exceed the memory pool together all have responses."""
+    """Requests over TLS that together exceed the memory pool all receive responses."""
     size = 300_000  # several requests and parts of requests are in one read of a socket
     changes = {
         "queued.max.request.bytes": 1_000_000,

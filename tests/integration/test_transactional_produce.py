@@ -251,7 +251,7 @@ def test_malformed_batches_are_not_asked_about(broker: VirtualBroker, connection
 
 
 def test_bytes_that_are_not_a_batch_refuse_the_request(broker: VirtualBroker, connection: Connection) -> None:
-    """As in Kafka, which looks for the first transactional batch; partitions after that one have their own errors."""
+    """Invalid bytes before the first transactional batch refuse the request, later ones a partition, as in Kafka."""
     use(broker, Coordinator(Errors.NONE))
     garbage = of_transaction(magic=3)
     rows = rows_of(12, connection.ask(request(broker, 12, {0: batch([b"v"]), 9: batch([b"v"]), 1: garbage})))

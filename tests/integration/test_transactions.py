@@ -1,4 +1,4 @@
-"""Transactions of librdkafka: committed records are read, aborted ones are not, even after kill -9."""
+"""Transactions of librdkafka: committed records are read and aborted ones are not, even after kill -9."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

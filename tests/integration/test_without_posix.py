@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the real thing runs the other tests")
 def test_without_posix(tmp_path: Path) -> None:
-    """No module imports fcntl and its like at its import; a broker without them locks its folder and keeps records."""
+    """All modules can be imported without fcntl and the like; a broker then locks its folder and keeps records."""
     (tmp_path / "data").mkdir()
     output = run_to_end(
         [sys.executable, "-m", "tests.support.no_posix", str(tmp_path / "data")],

@@ -74,9 +74,9 @@ def test_a_throttled_connection_with_its_quota_and_the_time_left(broker: Virtual
 
 
 def test_the_longest_of_a_clients_throttles(broker: VirtualBroker) -> None:
-    """A client has the longest throttle of its connections, which are sorted by the time left, before others.
+    """A client is shown with the longest throttle of its connections, which are sorted by the time left.
 
-    Both are before a connection whose request has waited longer.
+    Throttled connections come before a connection whose request has waited longer.
     """
     fill(broker, 5000)
     address = broker.bootstrap_servers

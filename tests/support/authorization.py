@@ -20,7 +20,7 @@ from tests.support.errors import errors_in
 
 RECORDING = Path(__file__).with_name("kafka_authorization.json")
 Body = dict[str, Any]
-BodyOf = Callable[[str], Body]  # of a user's name
+BodyOf = Callable[[str], Body]  # the argument is a user's name
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID, USER, TOKEN = ResourceType.TRANSACTIONAL_ID, ResourceType.USER, ResourceType.DELEGATION_TOKEN

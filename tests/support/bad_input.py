@@ -69,7 +69,7 @@ OBJECTS: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([(), [], {}, object, int, len, 1j, ...]), st.builds(object), st.builds(Odd),
     st.lists(st.none(), max_size=3),
 )  # fmt: skip
-# For waits on a clock that never advances: a wait with a limit of 1, which True equals, would never end.
+# For waits on a clock that never advances: a wait with a limit of 1, or of True, which equals 1, would never end.
 NO_TIME = st.one_of(OBJECTS.filter(lambda x: x is not True), st.integers(-(2**70), 0))
 JUNK: st.SearchStrategy[Any] = st.one_of(NUMBERS, OBJECTS)
 
@@ -147,7 +147,7 @@ class Object:
     def run(self, data: st.DataObject) -> None:
         """Run each storm on the object that ``life`` yields for it."""
         with contextlib.closing(self.life(data)) as life:
-            for storm in self.storms:  # no local name, which would keep the thing alive
+            for storm in self.storms:  # no local name, which would keep the object alive
                 storm.run(data, next(life))
             assert next(life, None) is None, "more things than storms"
 

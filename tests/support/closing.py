@@ -24,7 +24,7 @@ Thing = TypeVar("Thing", bound=Closable)
 
 
 def close_at_end(thing: Thing, **options: object) -> Thing:
-    """Have the end of the innermost scope call ``thing.close(**options)``, in reverse order; return the object."""
+    """Call ``thing.close(**options)`` at the end of the innermost scope, in reverse order; return the object."""
     _scopes[-1].callback(thing.close, **options)
     return thing
 

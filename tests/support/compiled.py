@@ -81,7 +81,7 @@ def compile_into(folder: Path, name: str, sources: Path) -> None:
         for marker in ("__init__.py", "__init__.pxd"):
             (part / marker).touch()
     os.chdir(folder)
-    gc.disable()  # Cython's trees are cyclic, and to collect them takes a third of its time
+    gc.disable()  # Cython's trees are cyclic, and collecting them takes a third of its time
     extensions = cythonize(
         [
             Extension(

@@ -112,7 +112,7 @@ Recording = dict[str, dict[str, dict[str, Any]]]
 def values_of(resource: str, name: str, kind: int, is_read_only: bool) -> list[str]:
     """Return the values to try for a config of this type; one is enough for a read-only config, which refuses all.
 
-    The parsing of texts is tried on topics, groups and subscriptions, on brokers mostly the limits of ranges.
+    The parsing of texts is tried on topics, groups and subscriptions; on brokers, mostly the limits of ranges are.
     """
     if is_read_only:
         return ["1"]

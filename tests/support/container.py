@@ -133,7 +133,7 @@ class Container:
         """Kill the container and close its ports."""
         for mapping in self._ports.values():
             mapping.close()
-        for child in self._children():  # process 1; the kernel forgets --kill-child when a process changes its user
+        for child in self._children():  # process 1; the kernel drops --kill-child when a process changes its user
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self._process.kill()

@@ -16,7 +16,7 @@ from kbroker.testing.embedded import MEMORY_FOLDER
 from tests.support.disk_states import Call, DiskModel, cuts, digest, write_state
 
 PROCESSES = 2  # per processor: a broker that starts waits for its threads
-TOGETHER = 32  # consecutive calls of a part: many states repeat one of the call before
+TOGETHER = 32  # consecutive calls of a part, as many states repeat a state of the previous call
 
 Facts = TypeVar("Facts")
 
@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Checked states. ``different``: number of those that were started; ``wrong``: lines of the differences."""
+    """Checked states. ``different``: number of distinct states; ``wrong``: lines of the differences."""
 
     states: int
     different: int
@@ -39,7 +39,7 @@ class Checked(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One of ``turns`` parts of the calls of a record, which take turns."""
+    """One of ``turns`` parts of the calls of a record, which are assigned to the parts in turn."""
 
     turn: int
     turns: int
@@ -65,7 +65,7 @@ def positions(calls: Iterable[Call], root: str, first: Facts, after: Callable[[i
 def check_states(positions: Iterable[Position], check: Callable[[Path, Facts], list[str]]) -> Checked:
     """Run a check on each state after the cuts at the positions, once for states with the same names, bytes and facts.
 
-    The check changes the folder. It is in memory where possible, which the durability of a state does not depend on.
+    The check changes the folder, which is in memory where possible: the modelled durability does not depend on it.
     """
     states, different, wrong = 0, 0, list[str]()
     facts: object = None

@@ -53,7 +53,7 @@ class File:
     def content(self, is_kept: Callable[[int], bool], *, keeps_size: bool) -> Content:
         """Return the content with the sectors of the changes that ``is_kept`` accepts by the change's number.
 
-        The zeros at the end count in the size only: a broker makes index files of 10 MiB, and cuts them later.
+        Zeros at the end count only towards the size: a broker creates index files of 10 MiB and truncates them later.
         """
         data = bytearray(self.durable.data)
         kept = whole = self.durable.size

@@ -66,7 +66,7 @@ class EitherBroker:
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
             "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
             "delegation.token.secret.key": "a key",
-            "log.flush.start.offset.checkpoint.interval.ms": "200",  # Kafka forgets it when it is killed
+            "log.flush.start.offset.checkpoint.interval.ms": "200",  # a killed Kafka loses a later start offset
             "log.initial.task.delay.ms": "100",
             "offsets.topic.num.partitions": "3",
             "transaction.state.log.num.partitions": "3",

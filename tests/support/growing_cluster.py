@@ -50,7 +50,7 @@ class GrowingCluster:
         return f"127.0.0.1:{self.ports[node_id] + 2}"
 
     def add(self, node_id: int, *, joins_itself: bool) -> None:
-        """Format and start a node, which becomes a controller by itself or by means of Kafka's tool."""
+        """Format and start a node, which becomes a controller on its own or by means of Kafka's tool."""
         folder, port = self._folder / f"node-{node_id}", self.ports[node_id]
         folder.mkdir()
         listeners = self.first.settings["listeners"]

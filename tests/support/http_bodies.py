@@ -1,4 +1,4 @@
-"""HTTP servers of tests: bodies of requests, and servers of a script."""
+"""HTTP servers of tests: bodies of requests, and scripted servers."""
 
 import contextlib
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ def _lowered(kind: int, value: int) -> Iterator[None]:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Refuse to open files (EMFILE); open files can be used."""
+    """Refuse to open files (EMFILE); files that are already open can be used."""
     free = os.dup(0)
     os.close(free)
     with _lowered(resource.RLIMIT_NOFILE, free):
@@ -42,7 +42,7 @@ def no_file_growth(size_bytes: int = 0) -> Iterator[None]:
 
 @contextmanager
 def no_mappings() -> Iterator[None]:
-    """Refuse to map files (ENOMEM), as in a process with vm.max_map_count mappings; a sanitizer's process would end."""
+    """Refuse to map files (ENOMEM), as in a process with vm.max_map_count mappings; skip with a sanitizer."""
     if SANITIZE:
         pytest.skip("a sanitizer ends a process that has no mappings left")
     gc.collect()  # memory that is unmapped later would make room

@@ -72,7 +72,7 @@ class Life:
         known = self.state()
         self.reopen(clean=False)
         self.check()
-        if self.start == 0:  # nothing but the batches is left
+        if self.start == 0:  # only the batches are left after this
             self.log.close(clean=False)
             for name in (*self.folder.glob("*.snapshot"), *self.folder.glob("*index")):
                 name.unlink()
@@ -85,7 +85,7 @@ class Life:
         return sorted((one.producer_id, one.producer_epoch, one.last_sequence) for one in active_producers(self.log))
 
     def failing(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call, an OSError that it raises, during which system calls may fail."""
+        """Return the result of a call, or an OSError that it raises; system calls may fail during the call."""
         armed: tuple[object, ...] = ()
         if self.rng.random() < 0.35:
             calls = tuple(self.rng.sample(list(CALLS), self.rng.choice([1, 1, 2, len(CALLS)])))

@@ -1,4 +1,4 @@
-"""Requests that begin while the logs of a topic are made in runs."""
+"""Requests that begin while the logs of a topic are created, several partitions at a time."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from tests.support.server import Bench, FakeLog
 class Meanwhile:
     """Requests of other threads, each of which begins while a run of partitions of the topic t gets its logs.
 
-    Args: ``requests`` by the number of the run; the run ends when the thread waits for its turn.
+    Args: ``requests`` by the number of the run, which ends when the request's thread waits for its turn.
     """
 
     def __init__(self, bench: Bench, requests: dict[int, Callable[[], object]]) -> None:

@@ -188,7 +188,7 @@ def following(controller: Controller, part: P) -> P:
 
 
 def check_same_change(publisher: Any, change: Callable[[], object]) -> None:
-    """Make the same change twice at once; check that each call waits for the publisher, and one stores records."""
+    """Make the same change twice at once; check that each call waits for the publisher, and only one stores records."""
     lock, calls = publisher.lock, threading.Semaphore(0)
 
     class CountedLock:

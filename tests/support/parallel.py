@@ -34,7 +34,7 @@ SPARK_PROCESSES = (
     *("test_session_checks.py", "test_start.py", "test_store_faults.py", "test_table_commits.py", "test_time_parts.py"),
     "test_two_ingests.py",
 )
-# Of the other files these read and write topics; the rest is about tables.
+# Of the other files, these read and write topics; the rest are about tables.
 SPARK_TOPICS = ("test_connector_", "test_internal_topics", "test_kafka_clusters", "test_sink_", "test_source_")
 
 

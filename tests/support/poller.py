@@ -11,7 +11,7 @@ WANTED = os.environ.get("KBROKER_TEST_POLLER", "")
 
 
 def apply() -> None:
-    """Make the wanted poller the default of this process and of its child processes."""
+    """Make the requested poller the default of this process and of its child processes."""
     if WANTED:
         from kbroker.common.configs.config import BROKER_TABLE
 

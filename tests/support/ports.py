@@ -8,7 +8,7 @@ FIRST, END = 20_000, 32_000  # below the ephemeral ports of outgoing connections
 
 
 def free_run(length: int) -> int:
-    """Return the first of consecutive ports that are free now; the search begins at a port by the process's id."""
+    """Return the first of consecutive ports that are free now; the search begins at a port given by the process id."""
     count = END - FIRST
     for step in range(0, count, length):
         first = FIRST + (os.getpid() * 64 + step) % count

@@ -14,7 +14,7 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "preloaded"
 
 
 def preloaded(source: Path) -> Path:
-    """Return the library of ``source``, compiled at first use; skip where that is not possible."""
+    """Return the library of ``source``, compiled at first use; skip the test where that is not possible."""
     if sys.platform != "linux":
         pytest.skip("replaces system calls of Linux")
     need.program("cc")
@@ -23,5 +23,5 @@ def preloaded(source: Path) -> Path:
         BUILD.mkdir(parents=True, exist_ok=True)
         part = library.with_suffix(f".{uuid.uuid4().hex}")
         subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", part, source, "-ldl"], check=True)
-        part.replace(library)  # a worker that compiles it at the same time leaves a whole file too
+        part.replace(library)  # atomic, as another worker may compile it at the same time
     return library

@@ -2,7 +2,7 @@
 
     python -m tests.support.recorded_moves PLACE CONTROL
 
-Each record is on the disk when its offset is marked in the record, also those appended between the last step of a move
+Each record is on the disk when its offset is marked in the record, even one appended between the last step of a move
 and the removal of the former folder. One former folder cannot be removed, and one log folder fails.
 """
 

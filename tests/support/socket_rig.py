@@ -31,7 +31,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def selectors2_selector() -> object:
-    """Return a selector of selectors2, whose version 2.0.2 imports Mapping from its place in Python 3.9."""
+    """Return a selector of selectors2, whose version 2.0.2 imports Mapping from ``collections``, as in Python 3.9."""
     if not hasattr(collections, "Mapping"):
         collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
     selectors2 = pytest.importorskip("selectors2")

@@ -1,4 +1,4 @@
-"""Starts of threads that fail, as where the system has no more of them."""
+"""Starts of threads that fail, as when the system has no threads left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def allow_threads(patch: pytest.MonkeyPatch, count: int) -> list[threading.Thread]:
-    """Allow only the next threads to start; return those that have started."""
+    """Allow only the next ``count`` threads to start; return the list of those that have started."""
     start, started = threading.Thread.start, list[threading.Thread]()
 
     def start_or_fail(thread: threading.Thread) -> None:

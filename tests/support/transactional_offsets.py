@@ -16,7 +16,7 @@ DAY_MS = 24 * 3600 * 1000
 def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
     """Return groups over one partition."""
     clock = clock or VirtualClock()
-    known = GroupSettings(initial_rebalance_delay_ms=0, **settings)  # type: ignore[arg-type]  # the numbers of it
+    known = GroupSettings(initial_rebalance_delay_ms=0, **settings)  # type: ignore[arg-type]  # settings that are numbers
     return Groups(known, clock, MemoryTopic(clock, 1))
 
 

@@ -19,7 +19,7 @@ def required(distributions: Iterable[str]) -> set[str]:
             found.add(name)
             try:
                 left += [one for one in requires(name) or () if "extra ==" not in one]
-            except PackageNotFoundError:  # of another Python or system
+            except PackageNotFoundError:  # required only with another Python or system
                 continue
     return found
 

@@ -13,7 +13,7 @@ from tests.support.kafka import ApacheKafka
 from tests.support.ports import free_run
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret"'
-# The response to a heartbeat has the assignment after that heartbeat.
+# With these settings, the response to a heartbeat has the assignment that results from the heartbeat.
 AT_ONCE = {f"group.{kind}.assignment.interval.ms": "0" for kind in ("consumer", "share", "streams")} | {
     "group.streams.initial.rebalance.delay.ms": "0"
 }
@@ -26,7 +26,7 @@ SETTINGS = {
     **SHORT_TIMES,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
-    "log.initial.task.delay.ms": "86400000",  # the tests write records of 2023, which retention would delete
+    "log.initial.task.delay.ms": "86400000",  # the tests write records from 2023, which retention would delete
     "transaction.state.log.num.partitions": "1",  # one coordinator to wait for
     "delegation.token.secret.key": "the-key",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",

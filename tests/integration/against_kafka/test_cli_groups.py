@@ -1,4 +1,4 @@
-"""`kbroker groups`, `configs` and `topics alter` with kbroker, and with Apache Kafka beside Kafka's own tool."""
+"""`kbroker groups`, `configs` and `topics alter` with kbroker and with Apache Kafka, compared with Kafka's own tool."""
 
 import json
 import signal

@@ -27,7 +27,7 @@ def test_the_recording_of_client_metrics_is_true(kafka: str) -> None:
 
 @pytest.mark.soak
 def test_the_recording_of_groups_is_true() -> None:
-    """The broker has no settings, since those of groups would be synonyms of the configs."""
+    """The broker runs without settings, since settings of groups would be synonyms of the groups' configs."""
     need.program("java", "mvn")
     with ApacheKafka() as broker:
         check_recording(broker.bootstrap, "group")

@@ -38,7 +38,7 @@ def paired(kafka: str, kbroker: str) -> Pair:
 
 
 def compare(pair: Pair, mix: str, count: int) -> None:
-    """Replay histories of one mix; one that fails in each of several replays is reduced."""
+    """Replay histories of one mix; a history that fails in each of several replays is reduced."""
     first = seeds.history_seed()
     for seed in range(first, first + count):
         steps = history(mix, seed)
@@ -50,7 +50,7 @@ def compare(pair: Pair, mix: str, count: int) -> None:
 
 
 def reduced(pair: Pair, steps: list[Step], found: Differing, times: int = 2) -> tuple[list[Step], Differing]:
-    """Return the shortest part of a history and its difference."""
+    """Return the shortest part of a history that still fails, and its difference."""
     part = shortest_part(steps, lambda part: pair.confirmed(part, found.step.api, times) is not None)
     return part, pair.confirmed(part, found.step.api, 1) or found
 
@@ -61,7 +61,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> BrokerProcess:
 
 @pytest.fixture(scope="module")
 def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Kafka of the folder beside a kbroker; objects that all histories use are removed afterwards."""
+    """The folder's Apache Kafka and a kbroker; objects that all histories use are removed afterwards."""
     with started(tmp_path_factory.mktemp("histories"), AUTHORIZED) as kbroker:
         found = paired(kafka, kbroker.bootstrap)
         yield found
@@ -89,7 +89,7 @@ def test_sessions_and_locks_of_histories_expire_as_in_apache_kafka(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_difference_is_found_and_reduced(tmp_path: Path) -> None:
-    """The history of a broker that refuses a second member is reduced to the steps that this needs."""
+    """The history of a broker that refuses a second member is reduced to the steps that cause the refusal."""
     with started(tmp_path / "one", {}) as one, started(tmp_path / "other", {"group.consumer.max.size": "1"}) as other:
         pair = paired(one.bootstrap, other.bootstrap)
         seed = next(seed for seed in range(1, 50) if pair.differing(history("consumer", seed)))

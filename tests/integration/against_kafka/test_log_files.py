@@ -102,7 +102,7 @@ class Side:
         return sorted((self.data / f"{topic}-0").glob("*.log"))
 
     def files(self, topic: str) -> dict[str, Any]:
-        """Return the contents of the log, and of what a sealed segment has beside it."""
+        """Return the contents of the segments, of the indexes of sealed segments, and of the snapshots."""
         found: dict[str, Any] = {path.name: path.read_bytes() for path in self.segments(topic)}
         for path in self.segments(topic)[:-1]:
             found |= {each.name: each.read_bytes() for each in map(path.with_suffix, (".index", ".timeindex"))}
@@ -112,18 +112,18 @@ class Side:
         return found
 
     def complete_files(self, topic: str) -> dict[str, Any]:
-        """Return the files when the snapshots, which Kafka writes later, are there."""
+        """Return the files once all snapshots exist, which Kafka writes later."""
         wait_for(f"the snapshots of {topic}", lambda: None not in self.files(topic).values())
         return self.files(topic)
 
     def wait_for_compaction(self, topic: str) -> None:
-        """Wait until all sealed segments were compacted."""
+        """Wait until all sealed segments have been compacted."""
         checkpoint = checkpoints.offset_checkpoint(self.data / checkpoints.CLEANER_OFFSET_CHECKPOINT)
         end = int(self.segments(topic)[-1].stem)
         wait_for(f"a compaction of {topic}", lambda: checkpoint.read().get((topic, 0)) == end, 120)
 
     def batches(self, topic: str) -> list[dict[str, Any]]:
-        """Return the batches without what the time of a marker or of a compaction determines."""
+        """Return the batches without the values that depend on the time of a marker or of a compaction."""
         found = taken_apart(b"".join(path.read_bytes() for path in self.segments(topic)))
         for one in found:
             if one["Attributes"] & (IS_CONTROL | HAS_DELETE_HORIZON):
@@ -158,7 +158,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 
 def test_appended_batches_make_the_same_files(sides: tuple[Side, Side]) -> None:
-    """Logs, indexes and snapshots are equal: segments end by size, time and full indexes, and timestamps also fall."""
+    """Logs, indexes and snapshots are equal, with segments rolled by size, time or index, and falling timestamps."""
     first = seeds.history_seed()
     for seed in range(first, first + seeds.history_count(3, 60)):
         draw, topic = random.Random(seed), f"appended-{seed}"
@@ -227,7 +227,7 @@ def test_compaction_leaves_the_same_batches(sides: tuple[Side, Side]) -> None:
 
 
 def fill(side: Side, topic: str, keys: list[bytes], now_ms: int, draw: random.Random) -> None:
-    """Write keyed records, tombstones, and transactions of which some are aborted; all have ended at the end."""
+    """Write keyed records, tombstones, and transactions, some of which are aborted; none is open at the end."""
     written, size_bytes = 0, draw.choice([300, 2000, 8000])
     labels = [f"{topic}-a", f"{topic}-b"]
     producers = {label: side.begin(label) for label in labels}

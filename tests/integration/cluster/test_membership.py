@@ -311,7 +311,7 @@ def test_a_missing_user(controller: ApacheKafka, tmp_path: Path, certificates: C
 
 
 def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: Path) -> None:
-    """A member without controller reports the failure; with the controller back, it is unfenced in the same epoch."""
+    """A member without a controller reports the failure; with the controller back, it is unfenced in the same epoch."""
     values = settings(formatted(tmp_path / "data", controller), controller, kbroker__metrics__listener="127.0.0.1:0")
     with started(values) as (broker, member):
         epoch, offset = member.broker_epoch, member.metadata.image.offset
@@ -329,7 +329,7 @@ def test_the_controller_dies_and_comes_back(controller: ApacheKafka, tmp_path: P
 
 @pytest.mark.soak
 def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_path: Path) -> None:
-    """A folder of Kafka that kbroker used meanwhile, with a kill, makes Kafka the leader again with all records."""
+    """After kbroker has served a folder of Kafka and was killed once, Kafka leads it again with all records."""
     port = free_run(2)
     values = {
         "process.roles": "broker",
@@ -371,7 +371,7 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
             def in_sync() -> list[tuple[int, ...]]:
                 return [one.isr for one in client.fetch_metadata(["in-place"])[0].partitions]
 
-            # the controllers fence a killed node that is not back within the session timeout, and then return it
+            # a killed node that is not back within the session timeout is fenced, and later returns to the ISR
             wait_for("the replicas in sync", lambda: in_sync() == [(NODE_ID,)] * 4)
         assert node.stop() == 0
         assert segments(tmp_path) == before
@@ -390,7 +390,7 @@ def test_apache_kafka_and_kbroker_on_one_folder(controller: ApacheKafka, tmp_pat
 
 
 def segments(folder: Path) -> dict[Path, bytes]:
-    """Return the content of the segments of topic in-place."""
+    """Return the contents of the segments of the topic `in-place`."""
     return {path: path.read_bytes() for path in folder.rglob("in-place-*/*.log")}
 
 

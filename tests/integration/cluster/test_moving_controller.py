@@ -52,7 +52,7 @@ def test_waiting_changes_occupy_no_thread(kafka: KafkaCluster, member: MemberNod
 
 
 class Load:
-    """Thread that creates topics through a broker, one after the other; it records the longest wait and every error."""
+    """Thread that creates topics through a broker, one after another; it records the longest wait and every error."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.created: list[str] = []

@@ -69,7 +69,7 @@ class Wire:
 def wire_to_controller(tmp_path: Path) -> Iterator[tuple[Wire, ConfiguredBroker]]:
     """kbroker as the only broker of a controller whose clients all connect through a `Wire`."""
     need.kafka_tools()
-    port = free_run(3)  # for the wire, the controller and kbroker
+    port = free_run(3)  # ports of the wire, the controller and kbroker
     voters = f"101@127.0.0.1:{port}:{random_uuid_text()}"
     common = {
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",

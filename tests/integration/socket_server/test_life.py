@@ -55,7 +55,7 @@ def test_stop_sends_queued_responses(rig: Rig) -> None:
 
 
 def test_a_start_without_threads_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop after it ends the threads that were started, whichever could not be."""
+    """After a start during which any one thread failed to start, a stop ends the other threads."""
     start = threading.Thread.start
     for failing in ("network-thread", "acceptor", "network-watch"):
 
@@ -73,7 +73,7 @@ def test_a_start_without_threads_can_be_stopped(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_entrance_without_a_thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections of the process are refused as by a full server, leave nothing, and succeed once threads start."""
+    """Without new threads, connections within the process are refused and leave nothing; later ones succeed."""
     tables = len(rig.server.request_metrics)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))

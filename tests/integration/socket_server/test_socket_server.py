@@ -51,7 +51,7 @@ def test_requests_of_a_closed_client_are_delivered(client: socket.socket, rig: R
 
 
 def test_no_op_goes_on_with_the_next_request(client: socket.socket, rig: Rig) -> None:
-    """Requests that need no response are delivered one after the other (SS-8)."""
+    """Requests that need no response are delivered one after another (SS-8)."""
     client.sendall(b"".join(frame(b"%d" % i) for i in range(3)))
     for i in range(3):
         request = rig.receive()
@@ -111,7 +111,7 @@ def test_forgotten_request_closes_its_connection(client: socket.socket, rig: Rig
 
 
 def test_a_request_without_memory_closes_its_connection() -> None:
-    """Whichever allocation fails, the client does not wait. In another process, as any of its threads may fail."""
+    """Whichever allocation fails, the client does not wait. It runs in another process, as any thread may fail."""
     pytest.importorskip("_testcapi")
     code = """
 import _testcapi

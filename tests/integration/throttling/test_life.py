@@ -111,7 +111,7 @@ def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: Virtua
 
 
 def test_clients_share_the_counter_that_their_quota_names(broker: VirtualBroker) -> None:
-    """A user quota counts all its client ids together; a default client-id quota counts each id by itself."""
+    """A user quota counts all its client ids together; a default client-id quota counts each id separately."""
     quotas = broker.context.quotas
     with Client(broker.bootstrap_servers, "a") as a, Client(broker.bootstrap_servers, "b") as b:
         quotas.update(USER, None, PRODUCE, 1000)

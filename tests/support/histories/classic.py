@@ -13,7 +13,7 @@ SUBSCRIPTIONS = (TOPICS[:1], TOPICS[:2], TOPICS[1:2])
 
 
 def _joined_id(label: str) -> Reference:
-    """Return the id of a member that has joined; the label itself for one that has an id only."""
+    """Return the id of a member that has joined; for a member that has only an id, return the label itself."""
 
     def value(known: Known) -> Any:
         found = member_id(label).value(known)
@@ -83,7 +83,7 @@ def heartbeat(draw: Draw) -> Step:
 
 
 def leave(draw: Draw) -> Step:
-    """Leave as a member that has joined: one that has only an id is a deliberate difference (docs/compatibility.md)."""
+    """Leave as a member that has joined: a leave with only an id differs deliberately (docs/compatibility.md)."""
     group, version = draw.group(), draw.random.randint(0, 5)
     member = _joined_id(draw.member(group))
     if version < 3:

@@ -92,7 +92,7 @@ def _values(draw: Draw, kind: int, *, is_incremental: bool) -> list[Body]:
 
 
 def _resources(draw: Draw, *, is_incremental: bool) -> list[Body]:
-    """Return resources with new configs; each of an AlterConfigs once, as Kafka does not respond to others."""
+    """Return resources with new configs; AlterConfigs has each one once, as Kafka does not respond to duplicates."""
     kinds = [draw.one(KINDS) for _ in draw.rows(0, 1, 1, 1, 2, 2)]
     rows = [
         {
@@ -144,7 +144,7 @@ def describe(draw: Draw) -> Step:
     for _ in draw.rows(0, 1, 1, 1, 2, 3):
         kind = draw.one(KINDS)
         keys = [draw.one(KEYS.get(kind, ["x"])) for _ in draw.rows(0 if kind != BROKER else 2, 1, 2, 3)]
-        is_all = kind != BROKER and draw.happens(0.4)  # no keys are all keys, and the brokers have different ones
+        is_all = kind != BROKER and draw.happens(0.4)  # no keys means all keys, which differ between the brokers
         resources.append(
             {"ResourceType": kind, "ResourceName": _resource(draw, kind), "ConfigurationKeys": None if is_all else keys}
         )

@@ -12,7 +12,7 @@ SUBSCRIPTIONS = [*ONE_TOPIC, TOPICS[:2], TOPICS]
 # Uniform assignment of several topics depends on their ids, which are random.
 ONE_TOPIC_ASSIGNORS = [None, None, None, "uniform", "uniform", "range", "", "zzz"]
 ASSIGNORS = [*["range"] * 7, "zzz"]
-# By member: of one that changes the only expression of its group, Kafka matches the new one a heartbeat later.
+# One for each member: if a member changes its group's only expression, Kafka matches the new one a heartbeat later.
 ONE_TOPIC_EXPRESSIONS = ["histories-[ad]", "histories-a|histories-d", "(", "histories-z+"]
 EXPRESSIONS = ["histories-[ab]", "histories-a|histories-c", "(", "histories-z+"]
 EXPRESSION_S = 0.4  # a broker evaluates expressions after its response

@@ -1,7 +1,7 @@
 """Random requests of members and transactions that have short or long time-outs, and the time that passes after them.
 
-A burst of requests takes a fraction of the short time-outs, after which a multiple of them passes. What expires has
-expired on both brokers then, and nothing else has.
+A burst of requests takes a fraction of the short time-outs, after which a multiple of them passes. Then the short
+time-outs have expired on both brokers, and no others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.support.histories.steps import Step, named
 
 SHORT_MS, LONG_MS = 1_000, 60_000
 TIMEOUTS_MS = (SHORT_MS, SHORT_MS, LONG_MS)
-# Not equal to those of sessions: the state of a group depends on which of two time-outs is first.
+# Not equal to session time-outs, as the state of a group depends on which of the two expires first.
 REBALANCES_MS = (1_500, 1_500, LONG_MS)
-PASSING_S = 3.0  # without a response; a rebalance that begins as a session expires is over too
+PASSING_S = 3.0  # without a response; also ends a rebalance that begins when a session expires
 HEARTBEAT_MS = 200  # below the session time-out
 LOCK_MS, LOCKED_S = 3_000, 5.0  # fetches of a burst wait for up to 1.5 seconds
 SHORT_LIVED = named("0")  # group whose members have short sessions
@@ -101,7 +101,7 @@ def begin(draw: Draw) -> Step:
 
 
 def begin_sessions(_draw: Draw) -> list[Step]:
-    """Return the step that makes the sessions of one group short, of whichever protocol its members are."""
+    """Return the step that makes the sessions of one group short, whichever protocol its members use."""
     times_ms = {"session.timeout.ms": SHORT_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
     return [_set({f"{kind}.{name}": str(value) for kind in NEWER for name, value in times_ms.items()})]
 

@@ -16,7 +16,7 @@ def begin(draw: Draw) -> list[Step]:
 
 
 def create(draw: Draw) -> Step:
-    configs = [{"Name": "retention.ms", "Value": "-1"}]  # the records are of 2023
+    configs = [{"Name": "retention.ms", "Value": "-1"}]  # the records are from 2023
     row = {"Name": TOPIC, "NumPartitions": len(PARTITIONS), "ReplicationFactor": 1, "Configs": configs}
     rows = [{"PartitionIndex": index, "Timestamp": -1} for index in PARTITIONS]
     ready = Step("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": rows}]})

@@ -22,7 +22,7 @@ WRONG: tuple[Body, ...] = (
 
 def begin(draw: Draw) -> list[Step]:
     """Return steps that create the topic."""
-    chosen = draw.one(CONFIGS) | {"retention.ms": "-1"}  # the records are of 2023
+    chosen = draw.one(CONFIGS) | {"retention.ms": "-1"}  # the records are from 2023
     configs = [{"Name": name, "Value": value} for name, value in chosen.items()]
     row = {"Name": TOPIC, "NumPartitions": len(PARTITIONS), "ReplicationFactor": 1, "Configs": configs}
     rows = [{"PartitionIndex": index, "Timestamp": -1} for index in PARTITIONS]
@@ -34,7 +34,7 @@ def begin(draw: Draw) -> list[Step]:
 
 
 def _topic(draw: Draw) -> Body:
-    """Return the name and the id of the topic, rarely of none."""
+    """Return the name and the id of the topic, rarely of no topic."""
     return {"Name": TOPIC, "TopicId": TOPIC_ID} if draw.happens(0.97) else {"Name": ABSENT, "TopicId": ABSENT_ID}
 
 

@@ -1,4 +1,4 @@
-"""Replay of a history on two brokers, which compares each response field by field but for messages."""
+"""Replay of a history on two brokers, which compares each response field by field except for messages."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Pair:
 
 
 def has_refused_offsets(response: Body) -> bool:
-    """Return whether a commit of offsets refused one for its metadata."""
+    """Return whether a commit of offsets refused an offset because of its metadata."""
     rows = [row for topic in response.get("Topics", ()) for row in topic.get("Partitions", ())]
     return any(row.get("ErrorCode") == Errors.OFFSET_METADATA_TOO_LARGE for row in rows)
 
@@ -218,8 +218,8 @@ class _Replay:
         """Delete the group that only one broker has after a refused join or commit (docs/compatibility.md).
 
         Either only Kafka has an empty classic group, which is not described after a commit, or only
-        kbroker has an empty group of a newer protocol, of which Kafka has kept the offsets; there a classic group is
-        created, so that they are deleted with it.
+        kbroker has an empty group of a newer protocol, whose offsets Kafka has kept. In the second case, a classic
+        group is created in Kafka, so that the offsets are deleted with it.
         """
         described = Step("DescribeGroups", 0, {"Groups": [group]})
         states = [side.ask(described)["Groups"][0]["GroupState"] for side in self._sides]

@@ -46,7 +46,7 @@ def describe_offsets(draw: Draw) -> Step:
 
 
 def alter_offsets(draw: Draw) -> Step:
-    """Alter offsets of at least one partition that exists: the contrary is a deliberate difference in DeleteGroups."""
+    """Alter offsets of at least one partition that exists; otherwise DeleteGroups has a deliberate difference."""
     topics = [
         {
             "TopicName": name,

@@ -11,7 +11,7 @@ def shortest_part(steps: Sequence[One], fails: Callable[[list[One]], bool], tria
     """Return a part of failing steps that fails without any of the steps that could be left out.
 
     Args:
-        trials: most calls of ``fails``, each of which may take seconds.
+        trials: maximum number of calls of ``fails``, each of which may take seconds.
     """
     left, size = list(steps), max(len(steps) // 2, 1)
     while True:

@@ -65,7 +65,7 @@ def member_id(label: str) -> Reference:
 
 
 def topic_id(name: str) -> Reference:
-    """Return the id of a topic; of no topic for the name that is absent, and the zero id for other names."""
+    """Return the id of a topic; the absent name has an id that no topic has, and other names have the zero id."""
     unknown = ABSENT_ID if name == ABSENT else uuid.UUID(int=0)
     return Reference(f"id of {name}", lambda known: known.topic_ids.get(name, unknown))
 

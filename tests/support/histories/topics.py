@@ -20,7 +20,7 @@ def _asked(bootstrap: str, api: str, version: int, body: codec.Body) -> codec.Bo
 
 def prepare(bootstrap: str) -> dict[str, uuid.UUID]:
     """Create and fill the topics, and wait for them and for the coordinators; return the ids of the topics by name."""
-    kept = [{"Name": "retention.ms", "Value": "-1"}]  # the records are of 2023
+    kept = [{"Name": "retention.ms", "Value": "-1"}]  # the records are from 2023
     rows = [
         {"Name": name, "NumPartitions": count, "ReplicationFactor": 1, "Configs": kept}
         for name, count in PARTITIONS.items()

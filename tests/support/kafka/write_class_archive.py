@@ -2,7 +2,7 @@
 
     python -m tests.support.kafka.write_class_archive
 
-Otherwise the nodes that the workers of a test run start first have none, and each group of them writes one.
+Otherwise the first nodes that the workers of a test run start have no archive, and each group of them writes one.
 """
 
 import sys
