@@ -64,7 +64,7 @@ cdef int64_t write_parts(int fd, const BatchCheck *checks, int32_t count, int64_
 
 cdef int32_t write_batches(Partition *partition, LogSegment *segment, const BatchCheck *checks, int32_t count,
                            int64_t position) noexcept nogil:
-    """Write all batches at position, or none: the rest of a failed write is cut off again."""
+    """Write all batches at position, or none: a partial write is cut off again."""
     cdef int32_t error = 0
     cdef int64_t rc
     cdef OpenFile *file = segment_open(segment, &error)
@@ -193,7 +193,7 @@ cdef bint check_producers(Partition *partition, const BatchCheck *checks, int32_
 
 cdef void publish_append(Partition *partition, const Placed *placed, int64_t position, const BatchCheck *checks,
                          int32_t count) noexcept nogil:
-    """Show written batches to readers, and apply them to the indexes and to the producers."""
+    """Make written batches visible to readers, and apply them to the indexes and to the producers."""
     cdef LogSegment *segment = partition.active
     cdef RecentAppend *recent
     cdef AbortedTxn aborted
@@ -232,7 +232,7 @@ cdef void publish_append(Partition *partition, const Placed *placed, int64_t pos
 
 cdef void append_checked(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
                          PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
-    """Append batches whose bytes are valid; under the append lock. ``is_run``: their producers are checked already."""
+    """Append batches whose bytes are valid; under the append lock. ``is_run``: their producers have been checked."""
     cdef int32_t rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
     cdef int64_t position
     cdef Placed placed
@@ -338,7 +338,7 @@ cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t 
     cdef int64_t size_bytes = checks[0].size_bytes, largest_ms = checks[0].max_timestamp_ms
     cdef int64_t last_offset = atomic_load(&partition.log_end) + checks[0].facts.last_offset_delta
     cdef int32_t length = 1
-    if (atomic_load(&partition.active.size_bytes) == 0      # whose first batch begins the time until the next roll
+    if (atomic_load(&partition.active.size_bytes) == 0      # a segment's first batch sets the time of its next roll
             or not follows_in_run(partition, checks, 0)
             or should_roll(partition, size_bytes, largest_ms, last_offset, now_ms)):
         return 1
@@ -355,9 +355,9 @@ cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t 
 
 cdef int32_t append_good(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
                          const LogConfig *config, AppendResult *out) noexcept nogil:
-    """Append batches that passed their checks; return their number: all, or of a run the first ones.
+    """Append batches that passed their checks; return the number appended: all, or the first ones of a run.
 
-    Of a run, out is the result of the first batch.
+    For a run, out is the result of the first batch.
     """
     cdef PendingSnapshot snapshot
     cdef int64_t active_base
@@ -391,7 +391,7 @@ cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t c
     cdef AppendResult *result
     cdef int64_t flushed = atomic_load(&partition.flushed), flush_messages = partition.config.flush_messages
     cdef int32_t slot = count - 1
-    cdef bint waits = first.flush_offset > 0        # else no flush was started, whatever the config is now
+    cdef bint waits = first.flush_offset > 0        # false: no flush was started, even if the config has changed
     while slot >= 0:
         result = &parts[owners[slot]].result
         if slot > 0:
@@ -465,7 +465,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             break
         total = whole_batch_bytes(batch + at, size_bytes - at)
         if total == 0:
-            break                               # Kafka ignores trailing bytes that are not a batch, too
+            break                               # Kafka also ignores trailing bytes that are not a batch
         if count == MAX_BATCHES:
             refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
             release_checks(checks, count, grown)
@@ -497,7 +497,7 @@ cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_ep
     cdef Buffer out             # the given memory, which the record fills exactly
     cdef BatchHeader header
     out.data, out.size, out.capacity = batch, BATCH_HEADER_BYTES, END_MARKER_BYTES
-    store_16(key, 0)            # versions 0
+    store_16(key, 0)            # key and value have version 0
     store_16(key + 2, 1 if is_commit else 0)
     store_16(value, 0)
     store_32(value + 2, coordinator_epoch)

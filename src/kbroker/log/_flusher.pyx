@@ -33,7 +33,7 @@ cdef struct FlushItem:              # a partition in the queue
     Partition *partition            # counted
 
 cdef struct FlushQueue:
-    AtomicI64 refs              # one for the Python handle, the thread, and every partition whose hook points here
+    AtomicI64 refs              # one each for the Python handle, the thread, and every partition whose hook points here
     Mutex lock
     Cond work
     FlushItem *head             # in order of arrival
@@ -63,7 +63,7 @@ cdef void queue_release(FlushQueue *queue) noexcept nogil:
     cdef FlushItem *item
     if queue == NULL or atomic_add_fetch(&queue.refs, -1) > 0:
         return
-    while queue.head != NULL:       # remain only if no thread ever ran
+    while queue.head != NULL:       # items remain only if no thread ever ran
         item = queue.head
         queue.head = item.next
         partition_release(item.partition)
@@ -133,7 +133,7 @@ cdef bint has_other_flusher(FlushQueue *queue, Partition *partition) noexcept no
 
 
 cdef void flush_partition(FlushQueue *queue, Partition *partition) noexcept nogil:
-    cdef int64_t end = partition_log_end_offset(partition)      # read first: later records may be another flusher's
+    cdef int64_t end = partition_log_end_offset(partition)      # read first: another flusher may handle later records
     if has_other_flusher(queue, partition):
         return
     atomic_add_fetch(&queue.flushes, 1)
@@ -201,7 +201,7 @@ cdef class Flusher:
         self.thread.start()
 
     def attach(self, PartitionLog log not None):
-        """Flush this partition whenever an append waits for the disk, instead of the flusher that it had."""
+        """Flush this partition whenever an append waits for the disk, in place of its former flusher."""
         if log.partition == NULL:
             raise ValueError("the partition is closed")
         if log not in self.attached:

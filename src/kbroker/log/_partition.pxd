@@ -105,7 +105,7 @@ cdef struct Partition:
     char *damage_text           # owned; NULL: undamaged
     char *cut_text              # owned; NULL: opening cut nothing
     partition_hook on_high_watermark
-    AtomicI64 hook_calls        # that run now; the target of a hook's argument is not freed before they end
+    AtomicI64 hook_calls        # calls in progress; the target of a hook's argument is not freed before they end
     partition_hook on_dirty
     void *on_high_watermark_arg
     void *on_dirty_arg
@@ -115,7 +115,7 @@ cdef struct Partition:
     AtomicI64 log_start
     AtomicI64 flushed
     AtomicI64 leader_epoch
-    AtomicI64 damage_offset     # reads from it on are refused; INT64_MAX: undamaged
+    AtomicI64 damage_offset     # reads from this offset on are refused; INT64_MAX: undamaged
     AtomicI64 is_failed         # an fsync failed: no append until the partition is opened again
     AtomicI64 is_under_min_isr  # fewer replicas are in sync than min.insync.replicas: no append with acks=all
     AtomicI64 new_names         # files created since the folder was last synced
@@ -136,7 +136,7 @@ cdef struct Partition:
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil
 cdef void partition_release(Partition *partition) noexcept nogil
-# Return whether an append rebuilds batches of this codec; advice, since the config may change meanwhile.
+# Return whether an append rebuilds batches of this codec; a hint, since the config may change meanwhile.
 cdef inline bint partition_recodes(const Partition *partition, int32_t codec) noexcept nogil:
     return partition.config.target_codec >= 0 and partition.config.target_codec != codec
 

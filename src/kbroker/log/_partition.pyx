@@ -104,7 +104,7 @@ cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nog
         partition.on_high_watermark = NULL
         partition.on_high_watermark_arg = NULL
     mutex_unlock(&partition.view_lock)
-    while atomic_load(&partition.hook_calls) != 0:      # a call takes microseconds, and none starts with this argument
+    while atomic_load(&partition.hook_calls) != 0:      # a call takes microseconds, and no new one gets this argument
         io_yield()
 
 
@@ -175,7 +175,7 @@ cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *
         above -= 1
     log_start = atomic_load(&partition.log_start)
     is_known = above > 0        # epochs before that of the first record are forgotten
-    end[0] = atomic_load(&partition.log_end)    # has no records of an epoch that is not in the list yet
+    end[0] = atomic_load(&partition.log_end)    # the log has no records of an epoch that is not in the list yet
     if above < partition.epoch_count:
         end[0] = partition.epoch_starts[above]
         if end[0] <= log_start:
@@ -359,7 +359,7 @@ cdef void release_flushes(Partition *partition) noexcept nogil:
 
 cdef void await_reads(Partition *partition, SegmentList *segments) noexcept nogil:
     mutex_lock(&partition.flush_lock)
-    while atomic_load(&segments.refs) > 1:      # no signal: each read would send one; they take long on a bad disk only
+    while atomic_load(&segments.refs) > 1:      # polled: a signal would burden every read; only a bad disk takes long
         cond_wait_ns(&partition.flush_done, &partition.flush_lock, READS_POLL_NS)
     mutex_unlock(&partition.flush_lock)
 
@@ -395,7 +395,7 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         # The kernel may have dropped the pages: a second sync would wrongly succeed.
         atomic_store(&partition.is_failed, 1)
     release_flushes(partition)
-    return rc if rc != 0 else 1     # although the high watermark may be there already: an append moved it
+    return rc if rc != 0 else 1     # even if an append has already moved the high watermark there
 
 
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil:

@@ -140,7 +140,7 @@ class PartitionLog:
     def close(self, clean: bool = ...) -> None:
         """Stop appends and reads; a clean close also syncs, writes the producer snapshot and trims the indexes.
 
-        A log in memory gives its memory back.
+        A log in memory frees its memory.
         """
     def delete(self) -> None:
         """Close and remove the folder or the memory. Reads in progress keep their open files."""

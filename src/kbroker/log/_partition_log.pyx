@@ -448,7 +448,7 @@ cdef class PartitionLog:
             raise ValueError(f"epoch must be >= 0, got {epoch}")
         with nogil:
             atomic_store(&state.leader_epoch, epoch)
-            call_hook(state, False)     # fetches that wait by an earlier epoch complete
+            call_hook(state, False)     # fetches that wait with an earlier epoch complete
 
     @property
     def is_under_min_isr(self):
@@ -511,7 +511,7 @@ cdef class PartitionLog:
 
     @property
     def cut(self):
-        cdef Partition *state = self.partition      # written only while it is opened
+        cdef Partition *state = self.partition      # written only while the log is opened
         return None if state.cut_text is NULL else (<bytes>state.cut_text).decode()
 
     @property

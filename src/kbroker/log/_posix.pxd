@@ -13,7 +13,7 @@ cdef extern from "kbroker/log/posix.h" nogil:
     struct iovec:
         void *iov_base
         size_t iov_len
-    int64_t io_write_parts "kb_pwritev"(int fd, iovec *parts, int count, int64_t position) noexcept    # uses them up
+    int64_t io_write_parts "kb_pwritev"(int fd, iovec *parts, int count, int64_t position) noexcept    # alters parts
     int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept
     int io_reserve "kb_reserve"(int fd, int64_t size_bytes) noexcept
     int64_t io_fd_size "kb_fd_size"(int fd) noexcept

@@ -121,7 +121,7 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
 
 cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offset, int64_t size_bytes,
                              int64_t log_end, ReadResult *out) noexcept nogil:
-    """Collect the aborted transactions up to the end of the read, or further: clients skip the others.
+    """Collect the aborted transactions up to the end of the read, or further: clients ignore the additional ones.
 
     A damaged index entry must not hide a transaction, so the batch that the entry names is looked up.
     """
@@ -240,7 +240,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
 
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil:
-    """Probe without opening a file while offset and bound are among the recent appends, else like a read."""
+    """Probe without opening a file if offset and bound are among the recent appends, otherwise as a read does."""
     cdef SegmentList *view
     cdef Place place
     cdef Bounds bounds

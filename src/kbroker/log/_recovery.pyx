@@ -191,8 +191,8 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
             from_offset = offset
             partition.snapshot_offset = offset
             break
-        # After another error the snapshot may be sound, and the batches of its producers may be deleted. -ENOENT: an
-        # earlier call has removed a damaged snapshot.
+        # After any other error the snapshot may be sound, and the batches of its producers may already be deleted.
+        # -ENOENT: an earlier call has removed a damaged snapshot.
         if rc not in (SNAPSHOT_CORRUPT, -EIO, -ENOENT):
             raise OSError(-rc, os.strerror(-rc), os.fsdecode(path))
         producer_state_clear(partition.producers)
@@ -207,7 +207,7 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
 cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
     """Return the base of the first segment below end whose transaction index is not the last written one, or -1.
 
-    By the checkpoint of their sums a start after a clean stop finds it without reading batches.
+    The checkpoint of their sums lets a start after a clean stop find it without reading batches.
     """
     cdef TxnSum expected
     cdef LogSegment *segment
@@ -294,7 +294,7 @@ cdef int judge_segment(Partition *partition, str directory, LogSegment *segment,
 
 cdef int64_t load_segments(Partition *partition, str directory, SegmentList *list_, bint clean, int64_t recovery_point,
                            int64_t *first_scanned) except -2:
-    """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read whole.
+    """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read completely.
 
     Returns -1 after the removal of an empty segment file inside the segment before it: a roll that failed has left it.
     """
@@ -313,7 +313,7 @@ cdef int64_t load_segments(Partition *partition, str directory, SegmentList *lis
             load_segment(partition, segment, next_base, check_all, &scan)
         if scan.rc < 0:
             fail(scan.rc, directory, segment.base_offset)
-        # The file of the last segment stays after damage, or the damaged segment would be the last one and be cut.
+        # The file of the last segment stays after damage: otherwise the damaged segment would be the last and be cut.
         if scan.rc == 0:
             is_inside = scan.next_offset > next_base
         else:
@@ -346,7 +346,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
     cdef bint has_epochs = False
     if directory is not None:
         bases, snapshots, has_epochs = tidy_folder(directory)
-        if not bases or not clean:  # after a kill, names that no flush has synced may exist in the cache only
+        if not bases or not clean:  # after a kill, names that no flush has synced may exist only in the cache
             atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE | NEW_TOPIC_ID)
     clear_damage(partition)
     list_ = new_segments(partition, bases or [log_start], clock_wall_ms(partition.clock))
@@ -503,7 +503,7 @@ cdef SegmentList *adopt_copy(Partition *partition, str directory, Directory *tar
         with nogil:
             view_publish(partition, list_)
         list_ = NULL
-        partition.txn_checkpoint = -1           # the new folder has none
+        partition.txn_checkpoint = -1           # the new folder has no checkpoint
         write_txn_checkpoint(partition, False)
         atomic_store(&partition.flushed, atomic_load(&partition.log_end))
         advance_watermarks(partition)

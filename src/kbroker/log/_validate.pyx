@@ -337,7 +337,7 @@ cdef void check_body(char *data, BatchHeader *header, Clock *clock, int64_t now_
         else:
             check_records(unpacked, unpacked_bytes, header, now_ms, config, &form, out)
     if out.error == 0 and codec != 0 and not form.is_consecutive and codec_in_log(header, config) == codec:
-        # In another codec the records get the right offsets. In its own codec, Kafka has not kept them.
+        # A batch that gets another codec is rebuilt with the right offsets. In its own codec, Kafka does not keep them.
         refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
     if out.error == 0:
         make_storable(data, header, unpacked, unpacked_bytes, &form, clock, now_ms, config, is_client, out)

@@ -283,7 +283,7 @@ class MetaProperties(NamedTuple):
 
 
 def write_meta_properties(folder: Path, properties: MetaProperties, now_ms: int | None = None) -> None:
-    """Write the owner of a folder, as version 1; with the time ``now_ms`` byte for byte as Kafka does.
+    """Write the owner of a folder, as version 1; with the time ``now_ms`` the bytes are those that Kafka writes.
 
     Raises: OSError; ValueError for a cluster id with control characters.
     """
@@ -390,7 +390,7 @@ def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
         found = read_partition_metadata(folder)
     except CorruptFileError:
         if topic_id.int == 0:
-            return  # nothing is known to replace it with
+            return  # there is nothing to replace it with
     if found is None:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(partition_metadata_text(topic_id) + b"\n")

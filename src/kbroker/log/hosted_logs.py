@@ -151,7 +151,7 @@ class PartitionRegistry:
         self._refuse_if_offline(hosted)
 
     def _refuse_if_offline(self, hosted: PartitionEntry) -> None:
-        """Refuse writes to a partition whose new folder has failed before `note_failure` could find it there."""
+        """Refuse writes to a partition whose new folder failed before `note_failure` could find it there."""
         log_dir = hosted.log_dir
         if log_dir is not None and log_dir.is_offline:
             log_dir.flusher.refuse_appends(hosted.log)
@@ -219,7 +219,7 @@ class PartitionRegistry:
             self.note_failure(hosted.log_dir, what, error, kind)
 
     def flush_again(self, folder: str) -> None:
-        """Queue a flush of the partition with this folder name, which could not be tried."""
+        """Queue the flush of the partition with this folder name again: it could not be tried."""
         key = parse_partition_folder(folder)
         hosted = self.find(key) if key is not None else None
         if hosted is not None and hosted.log_dir is not None:

@@ -156,7 +156,7 @@ class LogDir:
             raise
         self.failure = ""
         self.flusher = Flusher()
-        #: Held while a checkpoint of the folder is written: older offsets never replace newer ones.
+        #: Held while a checkpoint of the folder is written, so that older offsets never replace newer ones.
         self.checkpoints_lock = threading.Lock()
         self._has_new_names = False  # not synced yet
         self.deletion_note = DeletionNote(self.path)
@@ -205,7 +205,7 @@ class LogDir:
 
     @property
     def is_still_clean(self) -> bool:
-        """Return whether a folder of which no log was opened is clean: it was, or it has no log."""
+        """Return whether a folder whose logs were not opened is clean: it was marked so, or it has no log."""
         names = (path.name for path in partition_folders(self.path))
         return self.was_clean or all(name == f"{CLUSTER_METADATA_TOPIC}-0" for name in names)
 
@@ -262,8 +262,8 @@ class LogDir:
     def mark_clean(self, broker_epoch: int) -> None:
         """Write the clean-shutdown mark: everything in the folder is on disk.
 
-        Args: ``broker_epoch``: by it a controller of Kafka recognizes the broker that was stopped. -1: the one that the
-        mark had before this start.
+        Args: ``broker_epoch``: a controller of Kafka recognizes the stopped broker by it. -1: the one that the mark had
+        before this start.
         """
         try:
             if not self.is_offline:

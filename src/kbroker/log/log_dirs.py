@@ -67,7 +67,7 @@ class LogDirs(NamedTuple):
 
 
 def open_log_dirs(paths: Sequence[str | Path], metadata_path: str | Path, node_id: int, clock: BaseClock) -> LogDirs:
-    """Lock and open log folders; that of the metadata log must be usable, and one of ``paths``.
+    """Lock and open log folders; that of the metadata log and at least one of ``paths`` must be usable.
 
     Outside ``paths`` the folder of the metadata log counts as not cleanly closed: Apache Kafka neither writes
     nor removes a mark there.

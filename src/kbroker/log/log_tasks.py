@@ -101,7 +101,7 @@ class LogTasks:
     def _every(
         self, name: str, run: Callable[..., object], period_ms: int, first_ms: int = INITIAL_TASK_DELAY_MS
     ) -> list[ScheduledTask]:
-        """Run a task of each folder periodically, the first time after ``first_ms`` at most."""
+        """Run a task of each folder periodically, for the first time after at most ``first_ms``."""
         # unlike in Kafka, a period shorter than the initial delay counts from the start
         times = {"delay_ms": max(0, min(first_ms, period_ms)), "period_ms": max(1, period_ms)}
         if not self._dirs:
@@ -185,7 +185,7 @@ class LogTasks:
         return self.write_log_starts(*folders) if folders else set()
 
     def write_high_watermarks(self, *folders: LogDir) -> None:
-        """Write the high watermarks; the next start reports logs that end below, see ``StartReport.note_lost``."""
+        """Write the high watermarks; the next start reports logs that end below them, see ``StartReport.note_lost``."""
         for log_dir in folders or self._dirs:
             self._write(log_dir, "high watermarks", log_dir.high_watermarks, _high_watermark)
 
@@ -251,7 +251,7 @@ class LogTasks:
                 self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 
     def forget_missing(self) -> set[TopicPartition]:
-        """Remove from the checkpoints of each folder the partitions that it no longer has, which a kill prevented.
+        """Remove from each folder's checkpoints the partitions that it no longer has; a kill may have prevented that.
 
         Returns: the partitions named by a checkpoint that no folder has.
         """

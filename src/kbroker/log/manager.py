@@ -89,7 +89,7 @@ class LogManager:
         self._unusable = {} if self.opened is None else self.opened.unusable
         self.hosts = True
         self._homes: dict[TopicPartition, LogDir] = {}  # folders found by the start
-        self._away: set[TopicPartition] = set()  # not found by the start, and perhaps in a folder that is offline
+        self._away: set[TopicPartition] = set()  # partitions that the start did not find: perhaps in an offline folder
         self.scheduler = Scheduler(clock, "log-scheduler")
         self._creation_lock = threading.Lock()  # one partition is created, or its unopened folder renamed, at a time
         self._hosted = PartitionRegistry()
@@ -198,7 +198,7 @@ class LogManager:
     def _close_folder(self, log_dir: LogDir | None) -> None:
         """Close the partitions of a folder, then write its checkpoints and mark. None: those in memory."""
         if log_dir is not None:
-            self.tasks.failed_io.look(log_dir)  # those of the flusher since the last look
+            self.tasks.failed_io.look(log_dir)  # failures of the flusher since the last look
         closed, is_flushed = self._hosted.close(log_dir)
         if log_dir is None:
             return
@@ -254,7 +254,8 @@ class LogManager:
     ) -> Iterator[dict[TopicPartition, str]]:
         """Open partitions; after an unclean stop on several threads, which read and check the records.
 
-        Otherwise they would wait for the GIL, and only let the system read the folders that this thread opens next.
+        After a clean stop the threads would wait for the GIL, so they only make the system read the folders that this
+        thread opens next.
         """
         parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
         workers = self._config.integer("num.recovery.threads.per.data.dir") * len(self._dirs)
@@ -563,7 +564,7 @@ class LogManager:
         return list(views.values())
 
     def move_partition(self, topic: str, partition: int, path: str) -> None:
-        """Begin to move a partition to another log folder; a move of it to a third folder ends.
+        """Begin to move a partition to another log folder; a move in progress to a third folder ends.
 
         Raises: KafkaError with Kafka's code and text.
         """

@@ -200,7 +200,7 @@ static inline int64_t kb_pwrite(int fd, const char *data, int64_t size, int64_t 
     }
     return done;
 }
-static inline int64_t kb_pwritev(int fd, struct iovec *parts, int count, int64_t position) {  /* uses the parts up */
+static inline int64_t kb_pwritev(int fd, struct iovec *parts, int count, int64_t position) {  /* alters the parts */
     int64_t done = 0;
     while (count > 0) {
         ssize_t n = pwritev(fd, parts, count, (off_t)(position + done));

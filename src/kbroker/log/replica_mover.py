@@ -103,7 +103,7 @@ class ReplicaMover:
         self._throttle.set_rate(max(1.0, float(rate)) if isinstance(rate, int) else math.inf)
 
     def move(self, key: TopicPartition, hosted: PartitionEntry, log_dir: LogDir) -> None:
-        """Begin to move a partition. Another move of it ends, even if the partition already is in ``log_dir``."""
+        """Begin to move a partition. Another move of it ends, even if the partition is already in ``log_dir``."""
         with hosted.lock:
             if self._hosted.find(key) is not hosted:
                 return  # deleted meanwhile
@@ -183,7 +183,7 @@ class ReplicaMover:
         left = [one for one in formers if one not in online]
         for log_dir in (online[one] for one in formers if one in online):
             former = log_dir.partition_path(*key)
-            own = (uuid.UUID(bytes=hosted.log.topic_id), None)  # None: a power cut took the id
+            own = (uuid.UUID(bytes=hosted.log.topic_id), None)  # None: a power cut lost the id
             if former.exists() and checkpoints.read_partition_metadata(former) in own:
                 self._put_aside(key, hosted, log_dir)
         _note_formers(folder, left)
@@ -393,7 +393,7 @@ def _write(file: FileIO, data: bytes, position: int) -> None:
 
 
 def _offset_at(folder: Path, segment: SegmentFacts, position: int) -> int:
-    """Return an offset whose batch is in the first bytes of a segment, by its offset index; near enough for a lag."""
+    """Return an offset whose batch is in the first bytes of a segment, by its index; near enough to compute a lag."""
     low, high, found = 0, segment.offset_entries, 0
     try:
         with open(folder / f"{segment.base_offset:020}.index", "rb", 0) as file:

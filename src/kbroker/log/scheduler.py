@@ -41,7 +41,7 @@ class ScheduledTask:
             self._run()
         except Exception:  # a failure ends neither the thread nor the task
             logger.exception("background task %s failed", self.name)
-        finally:  # even without memory for the line
+        finally:  # even without memory for the log line
             if self.period_ms > 0 and not self._cancelled:
                 self._scheduler._add(self, self.period_ms)
             else:

@@ -3,7 +3,7 @@
 The connections of its parts, and the interface for request handlers:
 
 - ``ApiContext.member`` is a `Member`, None in a broker that is its own controller.
-- ``ApiContext.controller`` has the same readers in both (``image``, ``publishers``, ``node_id``, ``cluster_id``,
+- ``ApiContext.controller`` has the same readers in both cases (``image``, ``publishers``, ``node_id``, ``cluster_id``,
   ``epoch``, ``end_offset``, ``kraft_version``). In a member it is a `RemoteMetadata`: the image after the records of
   the controllers, and `change` raises KafkaError NOT_CONTROLLER. Parts of the broker follow the image as publishers,
   each with the deltas that concern it in the order of the log, on the thread of the metadata loader.

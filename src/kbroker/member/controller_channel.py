@@ -61,7 +61,8 @@ class ControllerChannel:
     """A connection to the active controller, with a thread and a queue of requests.
 
     A request that a node refuses with NOT_CONTROLLER is sent again before the others. A request whose connection breaks
-    is sent again after them: if the controller closes the connection because of this request, it receives the others.
+    is sent again after them: if the controller closes the connection because of this request, it still receives the
+    others.
 
     Args: ``client_id`` of its requests; ``controller`` returns the address of the quorum's leader, None while it is
     unknown; ``retry_timeout_ms``: time after which an unsent request ends; ``request_timeout_ms`` of one attempt.

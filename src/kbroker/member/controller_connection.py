@@ -41,7 +41,7 @@ class ControllerConnections:
     def connect(self, address: Address, client_id: str, timeout_s: float) -> Connection:
         """Return a connection with negotiated versions, logged in.
 
-        Raises: BrokerConnectionError; KafkaError, the login is refused.
+        Raises: BrokerConnectionError; KafkaError, if the login is refused.
         """
         security = self._security
         connection = Connection(

@@ -1,4 +1,4 @@
-"""Watch over the log directories of a member, which opens no log and so would not detect a failure by itself.
+"""Watch over the log directories of a member, which opens no log and so would not detect a failure on its own.
 
 Source: ``LogDirFailureHandler``.
 """

@@ -125,7 +125,7 @@ class FollowerLog(SnapshotWriter):
             is_sound = self._scan(segment)
             self._segments.append(segment)
             before = segment
-            if not is_sound:  # the segments after it do not begin at its end any more
+            if not is_sound:  # the segments after it no longer begin at its end
                 with path.open("r+b") as file:
                     file.truncate(segment.size_bytes)
         newest = max(self.snapshots(), default=None)
@@ -187,7 +187,7 @@ class FollowerLog(SnapshotWriter):
     @property
     def last_epoch(self) -> int:
         """Leader epoch of the last record, or of the snapshot before the first one."""
-        last = max(self._epochs, default=None)  # once: a restart of the log empties the epochs meanwhile
+        last = max(self._epochs, default=None)  # read once: a restart of the log may empty the epochs meanwhile
         if last is not None:
             return last
         newest = max(self.snapshots(), default=None)
@@ -331,7 +331,7 @@ class FollowerLog(SnapshotWriter):
         return self._descriptor
 
     def _close_file(self) -> None:
-        """Close the last segment before another one is the last: its descriptor must not stay if a step fails."""
+        """Close the last segment before another becomes the last: its descriptor must not stay open if a step fails."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -345,7 +345,7 @@ class FollowerLog(SnapshotWriter):
         if self._descriptor >= 0:
             try:
                 checkpoints.sync_descriptor(self._descriptor)
-            except OSError as error:  # it is checked, and fetched again where it is damaged, at the next start
+            except OSError as error:  # the next start checks it, and fetches damaged parts again
                 logger.warning("%s cannot be synced: %s", self.folder, error)
             self._close_file()
 
@@ -448,6 +448,6 @@ class SnapshotDownload:
 
     def abandon(self) -> None:
         """Remove the file."""
-        with contextlib.suppress(OSError):  # of a full disk, for bytes that are not needed any more
+        with contextlib.suppress(OSError):  # on a full disk, for bytes that are no longer needed
             self._file.close()
         self._partial.unlink(missing_ok=True)

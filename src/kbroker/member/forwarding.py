@@ -48,7 +48,8 @@ Complete = Callable[[ForwardedResponse], None]
 class ForwardingManager:
     """Sender of forwarded requests through a channel.
 
-    A waiting request occupies no thread; it is limited to `MAX_REQUEST_BYTES`, all together to `MAX_WAITING_BYTES`.
+    A waiting request occupies no thread. Its size is limited to `MAX_REQUEST_BYTES`, the total size of all waiting
+    requests to `MAX_WAITING_BYTES`.
 
     Attributes: ``queue_times``, ``remote_times``: sensors of milliseconds, with the metrics "p99" and "p999".
     Threads: any.
@@ -133,7 +134,7 @@ def envelope(request: bytes, client: Client) -> codec.Body:
 
 
 def address_bytes(host: str) -> bytes:
-    """Return the bytes of an IP address as Java has them: 4 for one of IPv4 in the form of IPv6."""
+    """Return the bytes of an IP address as Java has them: 4 for an IPv4 address in the form of IPv6."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.packed

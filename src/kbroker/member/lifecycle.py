@@ -95,7 +95,7 @@ class BrokerLifecycle:
         self._was_registered = False
         self._wants_fence = True
         self._has_shutdown_response = False
-        self._offline: dict[uuid.UUID, bool] = {}  # and whether a controller has recorded it
+        self._offline: dict[uuid.UUID, bool] = {}  # failed directories, and whether a controller has recorded each
         self._cordoned: Callable[[], Sequence[uuid.UUID] | None] = lambda: None
         self.incarnation_id = uuid.uuid4()
         self.state = BrokerState.NOT_RUNNING
@@ -214,7 +214,7 @@ class BrokerLifecycle:
             self._send(BROKER_REGISTRATION, body, lambda outcome: self._follow(self._on_registration, outcome))
 
     def _follow(self, take: Callable[..., int], *response: object) -> None:
-        """Apply a response by ``take``, which returns the delay of the next request."""
+        """Apply a response with ``take``, which returns the delay of the next request."""
         delay_ms = self._times.heartbeat_interval_ms
         try:
             delay_ms = take(*response)
@@ -320,7 +320,7 @@ class BrokerLifecycle:
         return interval_ms
 
     def _error_of(self, outcome: Outcome, what: str) -> str | None:
-        """Return the reason why a request had no success, which is logged; None after a success."""
+        """Return the reason why a request was not successful, which is logged; None after a success."""
         if outcome.error is not None:
             text = f"{outcome.error.error.name}: {outcome.error.message}"
         elif outcome.body["ErrorCode"] == Errors.NONE:

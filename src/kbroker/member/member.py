@@ -80,7 +80,7 @@ class Member:
         self.log = FollowerLog(home.path, config, clock)
         _check_follower(self.log, home.path, node_id)
         self.metadata = RemoteMetadata(node_id, home.owner.cluster_id, home.directory_id, self.log)
-        # after a fault the broker is fenced: its image does not change any more
+        # after a fault the broker is fenced: its image no longer changes
         self.loader = MetadataLoader(self.log, self.metadata, lambda reason: self.lifecycle.fence())
         servers, voters = quorum_addresses(config)
         self._has_static_voters = bool(voters)

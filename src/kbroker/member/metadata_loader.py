@@ -174,7 +174,7 @@ class MetadataLoader:
             self._changed.notify_all()
 
     def _try_load(self) -> bool:
-        """Read the records; return false after a shortage of descriptors or memory, which ends no loading."""
+        """Read the records; return false after a shortage of descriptors or memory, which does not end the loading."""
         while True:
             try:
                 self._load()

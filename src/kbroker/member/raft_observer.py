@@ -99,7 +99,7 @@ class RaftObserver:
         self._nodes: dict[int, Address] = dict(settings.voters)
         self._bootstrap = list(dict.fromkeys([*settings.bootstrap, *settings.voters.values()]))
         self._turn = 0  # of the bootstrap servers
-        self._backing_off: dict[Address, int] = {}  # until when
+        self._backing_off: dict[Address, int] = {}  # until this time
         self._reconnect_ms: dict[Address, int] = {}  # latest pause before a new connection, until a response
         self._download: SnapshotDownload | None = None
         self._has_news = False  # a newer epoch or leader since the last success
@@ -174,7 +174,7 @@ class RaftObserver:
     # ------------------------------------------------------------ responses
 
     def on_failure(self, sent: Send, reason: str, now_ms: int) -> None:
-        """Note a request without a response, or with one that is of no use."""
+        """Note a request without a response, or with a useless one."""
         self._back_off(sent, reason, now_ms, self._settings.retry_backoff_ms)
 
     def on_disconnect(self, sent: Send, reason: str, now_ms: int) -> None:
@@ -313,7 +313,7 @@ class RaftObserver:
         if found is not None:  # only the records after it are missing
             self._replace_log(found)
             return
-        self._abandon()  # a part that was fetched before the leader did not respond
+        self._abandon()  # a part that was fetched before the leader stopped responding
         self._download = self._log.begin_snapshot(end_offset, epoch)
         logger.info("fetching the snapshot of the metadata at offset %d, epoch %d", end_offset, epoch)
 
@@ -332,7 +332,7 @@ class RaftObserver:
             logger.info("fetched the snapshot of the metadata at offset %d", snapshot.end_offset)
 
     def _replace_log(self, snapshot: SnapshotFile) -> None:
-        self._on_snapshot(snapshot)  # first: a loader that reads the old log ignores the error then
+        self._on_snapshot(snapshot)  # first, so that a loader that reads the old log ignores the error
         self._log.restart_at(snapshot)
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
 

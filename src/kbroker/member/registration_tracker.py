@@ -51,7 +51,7 @@ class RegistrationTracker:
         self.warn_of_replicas([*delta.topics.created.values(), *delta.topics.changed.values()], delta.image)
 
     def warn_of_replicas(self, topics: Iterable[TopicImage], before: MetadataImage) -> None:
-        """Log the partitions of these topics with a replica here, which they did not have before."""
+        """Log the partitions of these topics that have gained a replica here."""
         names = []
         for topic in topics:
             known = before.topics_by_id.get(topic.topic_id)

@@ -67,7 +67,7 @@ class TopicCreation:
             request += codec.encode_request(CREATE_TOPICS, version, self._body(claimed))
             self._forwarding.forward(request, client, end)
         except BaseException:
-            self._finish(claimed, {})  # otherwise no client could have them created any more
+            self._finish(claimed, {})  # otherwise no later request could create them
             raise
 
     def _claim(self, names: Iterable[str]) -> list[str]:

@@ -60,7 +60,7 @@ class _Queue:
         self._waiting.append(change)
 
     def publish(self) -> None:
-        """Publish all waiting changes; those that another thread has taken are published when this returns, too."""
+        """Publish all waiting changes; when this returns, those that another thread has taken are published, too."""
         with self.publisher.lock:
             while self._waiting:
                 change = self._waiting.popleft()
@@ -177,7 +177,7 @@ class Controller:
         """Store the records that ``plan`` returns, all or none; they are in force when this returns.
 
         Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata;
-        ``publisher``: it has put the changes that ``plan`` saw in force, too, even if ``plan`` returned no records;
+        ``publisher``: it has put the changes before this one in force, too, even if ``plan`` returned no records;
         ``frees_space``: the change is possible on a full disk.
         Raises: the errors of ``plan``; KafkaError KAFKA_STORAGE_ERROR, when nothing was stored; NotInForceError;
         OutcomeUnknownError.
@@ -233,7 +233,7 @@ class Controller:
                     self._refuse([change], refusal)  # it was planned against an image with the refused one
                     continue
             if group or change.delta is not None:
-                group.append(change)  # one without records, too: its result depends on those before it
+                group.append(change)  # even one without records: its result depends on those before it
         if group:
             self._store(group)
 
@@ -258,7 +258,7 @@ class Controller:
         """Store planned changes, all or none, and hand them to the publishers; return the error of the refused ones.
 
         They are one batch: a power cut that leaves a part of them leaves a part of the last batch, which a start
-        distinguishes from damage. If they do not fit together, each is stored by itself, up to the first that does not
+        distinguishes from damage. If they do not fit together, each is stored on its own, up to the first that does not
         fit; the others were planned against an image with that one.
         """
         level = self._image.level

@@ -30,7 +30,7 @@ class Election(NamedTuple):
 class PartitionChanges:
     """Changes of the partitions of a cluster whose nodes share their logs. Each raises KafkaError.
 
-    Args: ``node_id`` of a node that has perhaps not registered. Threads: any.
+    Args: ``node_id`` of a node that may not have registered. Threads: any.
     """
 
     def __init__(self, controller: Controller, node_id: int) -> None:

@@ -40,7 +40,7 @@ def new_partition_records(
 
 
 def partitions_elsewhere(image: MetadataImage, directory_ids: Collection[uuid.UUID]) -> list[TopicPartition]:
-    """Return the partitions whose folder, which the metadata names, is not one of these."""
+    """Return the partitions whose folder in the metadata is not one of these."""
     return [
         (topic.name, index)
         for topic in image.topics.values()

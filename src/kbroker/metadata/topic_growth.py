@@ -94,7 +94,7 @@ class TopicGrowth:
                 self._check_same(image, topic, added)
                 return added_records(topic, added, assignments, nodes, image, self._logs.directory_ids)
 
-            try:  # their logs first: no record can take partitions away
+            try:  # their logs first: no metadata record can remove partitions
                 for start in range(added.start, added.stop, ADDED_AT_ONCE):
                     self._create(topic, added, range(start, min(start + ADDED_AT_ONCE, added.stop)))
                 with self._lock:
@@ -112,7 +112,7 @@ class TopicGrowth:
     def _checked(
         self, image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
     ) -> tuple[TopicImage, range]:
-        """Return a topic and its new partitions. Raises: KafkaError, if it cannot grow so."""
+        """Return a topic and its new partitions. Raises: KafkaError, if it cannot grow in this way."""
         topic = image.topics.get(name)
         if topic is None or topic.topic_id in self._failed:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)

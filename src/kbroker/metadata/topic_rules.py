@@ -18,7 +18,7 @@ from kbroker.common.topic_names import (
 from kbroker.metadata.placement import check_factor
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-FEW_PARTITIONS = 256  # a handler changes as many by itself, in about 0.1 s
+FEW_PARTITIONS = 256  # a handler changes this many on its own, in about 0.1 s
 
 
 class NewTopic(NamedTuple):
@@ -32,7 +32,7 @@ class NewTopic(NamedTuple):
 
 
 class TopicNames:
-    """The names of existing topics, also by their spelling in metrics. Threads: one at a time."""
+    """The names of existing topics, also indexed by their spelling in metrics. Threads: one at a time."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
@@ -44,7 +44,7 @@ class TopicNames:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Add a name of the same request, whose names may collide: Kafka compares them with the topics before it."""
+        """Add a name of the same request. Its names may collide: Kafka compares them only with the topics before it."""
         self._names.add(name)
 
     def colliding(self, name: str) -> str | None:
@@ -225,7 +225,7 @@ SETTING_PREFIXES = {
 def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> NewTopic:
     """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults.
 
-    An internal topic has no more replicas than there are nodes: without it nothing could be coordinated.
+    An internal topic has no more replicas than there are nodes: without the topic nothing could be coordinated.
     """
     prefix = SETTING_PREFIXES.get(name)
     if prefix is None:

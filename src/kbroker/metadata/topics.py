@@ -98,7 +98,7 @@ class TopicRegistry:
         self._opening = TopicOpening(config, logs, self.lock, lambda: self._image, self._failed, self._serve)
         self._removal = TopicRemoval(self.lock, self._drop_logs)
         self._growth = TopicGrowth(config, controller, logs, self.lock, self._failed, self._drop_logs)
-        self.create_remotely: Callable[[str], None] | None = None  # requests a topic of another node's controller
+        self.create_remotely: Callable[[str], None] | None = None  # requests a topic from another node's controller
         self.version = 0  # rises with every change
         self.creation_version = 0  # of the latest change that created a topic
 
@@ -302,7 +302,7 @@ class TopicRegistry:
                     deleted[name] = topic.topic_id
                     results.append(topic.topic_id)
             self._removal.expect(sum(len(image.topics[name].partitions) for name in deleted), deleted.values())
-            if deleted:  # by this note a start after a crash removes the folders that were not renamed
+            if deleted:  # after a crash, a start uses this note to remove the folders that were not renamed
                 self._logs.note_deletions(deleted.values())
             return [_removal(topic_id) for topic_id in deleted.values()]
 
@@ -328,7 +328,7 @@ class TopicRegistry:
         validate_only: bool = False,
         charge: Charge = free,
     ) -> None:
-        """Add partitions to a topic, up to ``count`` in all.
+        """Add partitions to a topic, up to ``count`` in total.
 
         Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
         Raises: KafkaError with Kafka's code and text.
@@ -341,7 +341,7 @@ class TopicRegistry:
     def record_directories(self, names: Collection[str]) -> None:
         """Store the log folders of partitions where the metadata has none or another one.
 
-        Of several folders the log manager chooses one when it creates a log; a single one is stored with the partition.
+        Among several folders the log manager chooses when it creates a log; a single one is stored with the partition.
         """
         if len(self._logs.directory_ids) <= 1 or self._controller.image.level < DIRECTORIES_LEVEL:
             return
@@ -420,7 +420,7 @@ class TopicRegistry:
         return views
 
     def _lead(self, view: TopicView) -> None:
-        """Set the leader epochs of logs, after the swap of the views; fetches that wait by an earlier one complete."""
+        """Set the leader epochs of logs after the swap of the views; fetches that wait with an earlier one complete."""
         for index, (log, registration) in enumerate(zip(view.partitions, view.registrations, strict=True)):
             if log is not None and log.leader_epoch < registration.leader_epoch:
                 log.set_leader_epoch(registration.leader_epoch)

@@ -60,7 +60,7 @@ atomic_store(&never, 0)
 
 cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a timestamp
 
-cdef struct Throttle:          # one account; a thread waits to pay
+cdef struct Throttle:          # one account; a thread waits until its bytes are paid for
     Clock *clock                # counted
     Waker waker                 # for a virtual clock
     Mutex lock                  # leaf

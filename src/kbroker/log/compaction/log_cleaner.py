@@ -358,7 +358,7 @@ class LogCleaner:
             self.write_offsets([row[0] for row in valid])
 
     def _note_first(self, key: TopicPartition, offset: int) -> bool:
-        """Write to disk that the partition is compacted, before its offsets get gaps. False: this failed."""
+        """Write to disk that the partition is compacted, before its offsets get gaps. Returns: False if that failed."""
         if key in self._note(key, offset):
             return True
         with self._lock:

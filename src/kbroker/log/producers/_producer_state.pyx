@@ -17,7 +17,7 @@ from kbroker.log.producers._producer_table cimport (
 
 
 cdef enum:
-    NO_EPOCH = -1               # of a producer that the partition does not know
+    NO_EPOCH = -1               # of a producer that is unknown to the partition
     MAX_EPOCH = 32767
     UNKNOWN_TRANSACTION_VERSION = -1
 

@@ -82,7 +82,7 @@ cdef int32_t index_ensure(Index *index) noexcept nogil:
     if fd >= 0:
         io_close(fd)
     if address is not NULL and not is_published:
-        io_unmap(address, want)                 # another thread was first
+        io_unmap(address, want)                 # another thread mapped it first
     return rc
 
 

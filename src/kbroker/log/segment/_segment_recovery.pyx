@@ -138,8 +138,8 @@ cdef void judge_end(Partition *partition, LogSegment *segment, int64_t next_base
                     Scan *out) noexcept nogil:
     """Check a gap before the last batch, whose offset may be wrong.
 
-    It is wrong when it reaches past the next segment; and in the last segment of a log that was never compacted, where
-    no later batch confirms it.
+    It is wrong if it reaches past the next segment, and also in the last segment of a log that was never compacted,
+    where no later batch confirms it.
     """
     if out.rc == 0 and out.gap_position >= 0 and (
             out.next_offset > next_base if next_base >= 0 else not partition.config.has_gaps):

@@ -241,7 +241,7 @@ cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
     mutex_lock(index.lock)
     differs = index.differs or index.rebuilt.slot < index.entries.count
     end_comparison(index)
-    index.is_unsynced = index.entries.count > 0 and index.directory is not NULL     # it may exist in the cache only
+    index.is_unsynced = index.entries.count > 0 and index.directory is not NULL     # it may exist only in the cache
     rc = cut_file(index) if differs else 0
     mutex_unlock(index.lock)
     return differs if rc == 0 else rc

@@ -80,7 +80,7 @@ class Batch(NamedTuple):
 class DamagedBatch(ValueError):
     """Bytes at ``position`` that are not a batch; ``str()`` gives the reason.
 
-    ``batch``: the one there if only its offsets are impossible, of which the checksum does not cover the first.
+    ``batch``: the batch there if only its offsets are impossible; the checksum does not cover the base offset.
     """
 
     def __init__(self, position: int, fault: str, batch: Batch | None = None) -> None:
@@ -130,7 +130,7 @@ class BatchFile:
         return batch
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
-        """Yield all batches, those with a wrong checksum too. Raises: DamagedBatch at bytes that are not a batch."""
+        """Yield all batches, even those with a wrong checksum. Raises: DamagedBatch at bytes that are not a batch."""
         while position < self.size_bytes:
             batch = self.batch_at(position)
             yield batch

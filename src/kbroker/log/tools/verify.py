@@ -57,7 +57,7 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
 
     With ``repair`` damaged bytes are cut out of segments (and kept as ``<segment>.<position>.damaged`` files), the
     segment's indexes are removed and rebuilt by the next start, and damaged snapshots, indexes and checkpoints are
-    removed. All undamaged batches stay, those after the damage too. An empty batch, like those of compaction, replaces
+    removed. All undamaged batches stay, even those after the damage. An empty batch, like those of compaction, replaces
     missing offsets; partitions that were compacted may have gaps. The metadata log is not repaired.
 
     Raises: NotADirectoryError; UserError, for a folder of another kind; FolderLockedError, when a broker uses the

@@ -141,7 +141,7 @@ class DynamicConfigs:
             logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
 
     def _take_back(self, kind: int, resource: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Undo a change that is not in force, and no other change that was made since."""
+        """Undo a change that is not in force, but no change that was made since."""
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
         def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
@@ -263,9 +263,9 @@ def _checked_stored(
     base: Mapping[str, str],
     changes: Sequence[ConfigChange],
 ) -> Mapping[str, str]:
-    """Return the configs, after the changes, of a resource of which the broker keeps nothing else.
+    """Return the configs, after the changes, of a resource for which the broker keeps only configs.
 
-    Their lists cannot be appended to, as in Kafka, whose controller has the types of topic and broker configs only.
+    Nothing can be appended to lists, as in Kafka, whose controller has the types of topic and broker configs only.
     """
     configs = _applied(base, changes, {}, lambda key: "", _not_a_list)
     if not name:

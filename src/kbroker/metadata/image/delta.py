@@ -61,7 +61,7 @@ class MetadataDelta:
     def replay(self, record: MetadataRecord) -> None:
         """Add the change of a record.
 
-        Raises: MetadataReplayError if it contradicts the image and the changes so far; the delta is then of no use.
+        Raises: MetadataReplayError if it contradicts the image and the changes so far; the delta is then unusable.
         """
         replay = _REPLAYS.get(record.name)
         if replay is None:

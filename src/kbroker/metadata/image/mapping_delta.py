@@ -28,7 +28,7 @@ class MappingDelta(Generic[K, V]):
         return self.changes[key] if key in self.changes else self.before.get(key)
 
     def change_to(self, after: Mapping[K, V]) -> None:
-        """Add the changes after which the mapping is another one."""
+        """Add the changes that turn the mapping into another one."""
         self.changes = differences(self.before, after)
 
     def apply(self) -> Mapping[K, V]:
@@ -62,7 +62,7 @@ class EntitiesDelta(Generic[K, V]):
             self.changes.pop(entity, None)
 
     def change_to(self, after: Mapping[K, Mapping[str, V]]) -> None:
-        """Add the changes after which the mapping is another one."""
+        """Add the changes that turn the mapping into another one."""
         for entity in {*self.before, *after}:
             changes = differences(self.before.get(entity, {}), after.get(entity, {}))
             if changes:

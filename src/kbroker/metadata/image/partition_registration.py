@@ -18,7 +18,7 @@ NO_RECOVERY_CHANGE = -1  # of a PartitionChangeRecord
 #: Ids that name no directory of a broker, see ``DirectoryId``. A partition record without directories, as
 #: Kafka before 3.7 writes it, means MIGRATING for each replica.
 MIGRATING, UNASSIGNED, LOST = (UUID(int=number) for number in range(3))
-RESERVED_IDS = 100  # the lowest ids of folders have a meaning
+RESERVED_IDS = 100  # the lowest ids of folders have a special meaning
 
 
 class PartitionRegistration(NamedTuple):

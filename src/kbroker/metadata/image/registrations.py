@@ -87,7 +87,7 @@ class BrokerRegistration(NamedTuple):
         return change
 
     def to_record(self) -> Body:
-        """Return the body of the RegisterBrokerRecord that has this registration, without fields that are default."""
+        """Return the body of this registration's RegisterBrokerRecord, without the fields that have their default."""
         body: Body = {
             "BrokerId": self.broker_id,
             "IncarnationId": self.incarnation_id,

@@ -57,7 +57,7 @@ class TopicsDelta:
         self.changed: dict[UUID, TopicImage] = {}
 
     def change_to(self, after: Mapping[UUID, TopicImage]) -> None:
-        """Add the changes after which the topics are these."""
+        """Add the changes that lead to these topics."""
         self.deleted = {topic_id: topic for topic_id, topic in self._by_id.items() if topic_id not in after}
         for topic_id, topic in after.items():
             before = self._by_id.get(topic_id)

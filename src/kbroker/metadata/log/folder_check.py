@@ -1,4 +1,4 @@
-"""Judgement on log folders before another server starts on them: Apache Kafka of a release, or kbroker.
+"""Judgement on log folders before another server starts on them: a release of Apache Kafka, or kbroker.
 
 Source: Kafka 4.0 to 4.3 (``QuorumFeatures``, ``FeatureControlManager``, ``LogManager``).
 """
@@ -99,7 +99,7 @@ class Verdict(NamedTuple):
 
 
 def read_folders(folders: Sequence[Path]) -> LogFolders:
-    """Read all log folders of a node, without a change to any file. Raises: OSError."""
+    """Read all log folders of a node, without changing any file. Raises: OSError."""
     owners, fault = {}, refusal(folders) or ""
     metadata = None
     for folder in folders:
@@ -190,7 +190,7 @@ def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
     elif not found.owners:
         yield "meta.properties is missing: restore it from a backup"
     for paths in found.doubles:
-        # after a crash in a move between log folders; a start of kbroker removes the former folder by the note
+        # after a crash in a move between log folders; a start of kbroker uses the note to remove the former folder
         is_moved = any((path / checkpoints.MOVED_FROM).exists() for path in paths)
         if is_kafka or not is_moved:
             remedy = "start and stop kbroker first" if is_moved else "move the one that is out of date away"

@@ -1,4 +1,4 @@
-"""Reading of the metadata in a log folder as the next start would find it, without a change to any file."""
+"""Reading of the metadata in a log folder as the next start would find it, without changing any file."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class PartitionsOnDisk:
         directory_id, epoch = self._default, topic.epochs.get(partition, 0)
         name = partition_folder_name(topic.name, partition)
         found = [(folder / name, one) for folder, one, names in self._names if name in names]
-        # of two the one that replaces the other, after a move between log folders that was not completed
+        # after an incomplete move between log folders there are two: the one that replaces the other counts
         found.sort(key=lambda one: (one[0] / checkpoints.MOVED_FROM).exists(), reverse=True)
         if found:
             path, directory_id = found[0]

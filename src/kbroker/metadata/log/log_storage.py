@@ -58,7 +58,7 @@ class LogStorage:
     ) -> None:
         """Append the records of a change, all or none, at a level of metadata.version.
 
-        Args: ``transaction``: name of the transaction of the records, None for none unless they are many.
+        Args: ``transaction``: name of the transaction of the records, None: none, unless there are many records.
         Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when it is unknown how many of them are in the log.
         """
         now_ms = self._clock.wall_ms()
@@ -149,7 +149,7 @@ def bootstrap_records(log_dir: Path, others: Sequence[Path] = ()) -> list[Metada
 
 
 def is_known_cluster(records: Iterable[MetadataRecord]) -> bool:
-    """Return whether the first records are those of a cluster that exists: it has producer ids then."""
+    """Return whether the first records are those of an existing cluster, which has producer ids."""
     return any(record.name == "ProducerIdsRecord" for record in records)
 
 

@@ -117,7 +117,7 @@ class _Folder:
     def _last_epoch(self) -> int:
         """Return the largest epoch that the files name. Raises: MetadataLogError.
 
-        leader-epoch-checkpoint is not synced, so a power cut may leave it without its content. It is then made again
+        leader-epoch-checkpoint is not synced, so a power cut may leave it without its content. It is then rebuilt
         from the batches; quorum-state, which is synced before the first record of an epoch, has the epoch.
         """
         epochs = [snapshot.epoch for snapshot in self.snapshots()]
@@ -192,7 +192,7 @@ class StartableLog(LogFiles):
     """The files of a metadata log, with the checks of a start.
 
     Args: ``others``: the other log folders of the broker.
-    Raises: MetadataLogError for damage, also while reading; OSError.
+    Raises: MetadataLogError for damage, even while reading; OSError.
     """
 
     def __init__(self, log_dir: Path, others: Sequence[Path] = ()) -> None:
@@ -402,7 +402,7 @@ class MetadataLog(SnapshotWriter):
         path = self.folder / f"{segment.base_offset:020}.log"
         try:
             with path.open("r+b") as file:
-                if os.fstat(file.fileno()).st_size > segment.size_bytes:  # cutting it off has failed before
+                if os.fstat(file.fileno()).st_size > segment.size_bytes:  # an earlier attempt to cut it off failed
                     file.truncate(segment.size_bytes)
                 checkpoints.sync_descriptor(file.fileno())
         except OSError as error:

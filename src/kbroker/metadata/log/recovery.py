@@ -185,7 +185,7 @@ def _write(folders: Sequence[Path], salvage: _Salvage, owner: MetaProperties, im
     write_bootstrap(folder, records, now_ms)
     aside = None
     if not LogFiles(folder).is_empty:
-        # a name that is neither for kbroker nor for Kafka one of a partition to serve
+        # a name under which neither kbroker nor Kafka serves it as a partition
         aside = folder / f"{FOLDER_NAME}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
         (folder / FOLDER_NAME).rename(aside)
         checkpoints.sync_folder(folder)
@@ -357,7 +357,7 @@ def _id_of(name: str, partitions: Mapping[int, uuid.UUID | None], folder: Path, 
 
 
 def _with_retention_off(folders: Sequence[Path], found: Recovered) -> list[StoredTopic]:
-    """Return the topics with retention off where it is not known, until it is set again."""
+    """Return the topics; where retention is not known, it is off until it is set again."""
     compacted: set[str] = set()
     for folder in folders:
         try:

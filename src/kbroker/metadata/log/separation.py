@@ -67,7 +67,7 @@ def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a file or a folder of files, durable in its new place before it leaves the old one. Raises: OSError."""
+    """Move a file or a folder of files; it is durable in its new place before it leaves the old. Raises: OSError."""
     try:
         source.rename(target)  # one step of the file system
     except OSError as error:

@@ -30,7 +30,7 @@ def _check(file: BatchFile, offset: int, last_epoch: int, is_clean: bool) -> int
     position = epoch = 0
     batch: Batch | None = None
     while position < file.size_bytes:
-        # of a log that was closed in order the loader compares the checksums
+        # if the log was closed cleanly, the loader compares the checksums
         batch = _batch_at(file, position, is_checked=not is_clean)
         if batch is None or batch.base_offset != offset or not epoch <= batch.leader_epoch <= last_epoch:
             break
@@ -56,7 +56,7 @@ def _check(file: BatchFile, offset: int, last_epoch: int, is_clean: bool) -> int
 
 
 def _batch_at(file: BatchFile, position: int, *, is_checked: bool) -> Batch | None:
-    """Return the batch at a position, also one of impossible offsets; None without any."""
+    """Return the batch at a position, even one with impossible offsets; None without any."""
     batch: Batch | None
     try:
         batch = file.batch_at(position, is_checked=is_checked)

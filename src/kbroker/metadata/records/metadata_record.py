@@ -109,9 +109,9 @@ def _registration_change_version(body: Body) -> int:
     return 1 if body.get("InControlledShutdown") else 0
 
 
-# Every combination of type and version is looked up once: these two hold the remaining steps for each record.
+# Every combination of type and version is looked up once: these two tables hold the remaining steps for each record.
 _encoders: dict[tuple[str, int], tuple[Plan, bytes]] = {}
-_decoders: dict[bytes, tuple[str, int, Plan]] = {}  # by the three bytes of the varints, as they nearly always are
+_decoders: dict[bytes, tuple[str, int, Plan]] = {}  # by the first three varints, each nearly always one byte
 
 
 def encode_record(record: MetadataRecord) -> bytes:
