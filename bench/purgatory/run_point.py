@@ -211,7 +211,7 @@ def is_disturbed(figures: Mapping[str, Any]) -> bool:
 
 
 def saturation(figures: Mapping[str, Any]) -> str:
-    """Return the cause of saturation: "memory", "time", "rate"; empty without one. Full speed has no target."""
+    """Return the cause of saturation: "memory", "time" or "rate"; empty if not saturated. Full speed has no target."""
     if figures.get("given_up"):
         return str(figures["given_up"])
     if figures["rate_target"] and figures["rate_enqueue"] < KEPT_UP * figures["rate_drawn"]:

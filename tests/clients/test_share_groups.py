@@ -112,7 +112,7 @@ class Deliveries:
 
 
 def test_kill_9_under_a_share_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Each record is delivered, not again after it is accepted, and with delivery counts that rise by one."""
+    """Each record is delivered, but not again after it is accepted, and its delivery counts rise by one."""
     kills = kill_count(2, 50)
     rng = random.Random(random_seed())
     broker = start_broker(**{name.replace(".", "__"): value for name, value in SETTINGS.items()})

@@ -15,7 +15,7 @@ ARCHIVE = _ROOT / "build" / f"spark-classes-{hashlib.sha256(os.fsencode(_ROOT)).
 #: code; the session of the tests needs more, and methods were dropped and compiled again.
 SHORT = (
     *("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC"),
-    "-Djdk.lang.Process.launchMechanism=VFORK",  # Hadoop calls chmod and readlink: one program each and not two
+    "-Djdk.lang.Process.launchMechanism=VFORK",  # Hadoop calls chmod and readlink: one program each, not two
 )
 #: Spark's script starts a JVM that prints the command of the JVM.
 LAUNCHER = " ".join(SHORT[:3])

@@ -63,7 +63,7 @@ def kafka(certificates: Certificates, soak: bool) -> Iterator[KafkaCluster]:
 
 
 def copy(spark: SparkSession, bootstrap: str, folder: Path, sink: dict[str, str], at_once: int) -> Any:
-    """Start a query from `in`, with `at_once` records per batch, that ends when all is copied."""
+    """Start a query from `in`, with `at_once` records per batch, that ends when everything is copied."""
     servers = {"kafka.bootstrap.servers": bootstrap}
     return (
         spark.readStream.format("kbroker")

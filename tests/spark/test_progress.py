@@ -39,7 +39,7 @@ def run(words: list[str], *, terminal: bool) -> tuple[str, str]:
     while True:
         try:
             some = os.read(ours, 65_536)
-        except OSError:  # the end of a terminal
+        except OSError:  # raised at the end of a terminal
             break
         if not some:
             break

@@ -52,7 +52,7 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 
 
 cdef dict percentiles(int32_t *late_us, int64_t count):
-    """Return nearest-rank percentiles in milliseconds, or None without values."""
+    """Return nearest-rank percentiles in milliseconds, or None if there are no values."""
     cdef dict found = {}
     cdef int64_t at
     if count == 0:

@@ -98,7 +98,7 @@ cdef class Leases:
         return granted
 
     def advance(self, int64_t timeout_ms=0):
-        """Expire the leases whose time is over."""
+        """Expire the leases whose time has passed."""
         with nogil:
             timer_advance(self.timer, timeout_ms)
 
