@@ -29,7 +29,7 @@ cdef void respond_echo(Request *request) noexcept nogil:
 
 
 cdef void respond_backwards(Request *batch) noexcept nogil:
-    """Send each response by itself, the last frame first, as delayed requests may complete."""
+    """Send each response on its own, the last frame first, as delayed requests may complete."""
     if batch.batch_next is not NULL:
         respond_backwards(batch.batch_next)
     batch.next = NULL

@@ -22,7 +22,7 @@ from kbroker.network.processor._processor_core cimport ProcessorCore, is_closed
 cdef enum:
     MAX_MUTATIONS = 4
     GROWTH_BYTES = 64           # per mutation of a frame
-    HEADER_BYTES = 8            # key, version, correlation id: mutated seldom, because the rest would not be read
+    HEADER_BYTES = 8            # key, version, correlation id: rarely mutated, or the rest would not be read
 
 cdef uint64_t[16] NUMBERS = [
     0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000U, 0xFFFFFFFFU, 1000000,

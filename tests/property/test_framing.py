@@ -74,7 +74,7 @@ def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[
 
 
 def test_receive_counts_prefix_and_body() -> None:
-    """A receive counts 4, 68 and 132 bytes after the prefix and two halves of the body; only then it is complete."""
+    """A receive counts 4, 68 and 132 bytes after the prefix and two halves of the body; only then is it complete."""
     framer = Framer(max_size_bytes=128)
     assert framer.feed(struct.pack(">i", 128)) == ([], 4)
     assert framer.bytes_read == 4

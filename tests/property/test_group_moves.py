@@ -135,7 +135,7 @@ def steps(state: State) -> Iterator[Step]:
             yield f"{name} loses the response to a heartbeat", beat(name, True)
             yield f"{name} leaves", leave(name)
             yield f"the session of {name} expires", expire(name)
-        # A client that applies an assignment before it resends a lost heartbeat has its commits fenced, also by Kafka.
+        # A client that applies an assignment before it resends a lost heartbeat has its commits fenced, as in Kafka.
         if client.given is not None and client.given != client.used and not client.is_lost:
             yield f"{name} takes its assignment over", take(name)
         if 0 in client.used and not state.committed:

@@ -19,7 +19,7 @@ CLOCK_READS = dict.fromkeys(("now_ns", "now_ms", "epoch_ms", "wall_ms", "is_virt
 
 
 def virtual_clock(data: st.DataObject) -> Life:
-    """Yield a clock, whose time never goes back nor overflows."""
+    """Yield a clock, whose time neither goes back nor overflows."""
     clock = attempt(data, VirtualClock, [JUNK, JUNK]) or VirtualClock()
     before = clock.now_ns()
     yield clock

@@ -136,7 +136,7 @@ def test_a_list_grows_no_longer_than_a_response_can_describe(bench: Bench) -> No
 
 
 def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
-    """Broker configs override cluster defaults, and these the file; topics without an override follow at once."""
+    """Broker configs override cluster defaults, which override the file; topics without an override follow at once."""
     bench = make_bench(message_max_bytes="900")
     bench.create("t")
     bench.create("own", max_message_bytes="5")
@@ -197,7 +197,7 @@ def test_append_to_a_broker_config_that_is_no_list(bench: Bench) -> None:
 
 @pytest.mark.parametrize("number", [-1, 4])
 def test_an_unknown_operation_on_a_broker(bench: Bench, number: int) -> None:
-    """The broker refuses it itself; of other resources Kafka's controller does, with UNKNOWN_SERVER_ERROR."""
+    """In Kafka the broker refuses it; other resources go to the controller, which returns UNKNOWN_SERVER_ERROR."""
     for name in ("", "1"):
         assert step(bench, BROKER, name, ("no.such", number, "1")) == (42, f"Unknown operations type {number}")
     assert step(bench, GROUP, "g", ("no.such", number, "1")) == (-1, None)
@@ -221,7 +221,7 @@ def test_a_group_config_has_an_upper_bound() -> None:
 
 
 def test_groups_have_the_brokers_settings_for_what_they_do_not_set() -> None:
-    """Broker settings are groups' defaults and bounds, and count in the check of session against heartbeat interval."""
+    """Broker settings are defaults and bounds of groups; the check of session against heartbeat interval uses them."""
     session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     settings = {f"group.{session}": 50_000, "group.consumer.max.heartbeat.interval.ms": 60_000}
     bench = make_bench(**settings)
@@ -255,7 +255,7 @@ def test_client_metrics_configs(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["", "m"])
 def test_no_list_of_client_metrics_or_groups_grows(bench: Bench, name: str) -> None:
-    """Kafka's controller knows the lists of topics and brokers only, and refuses others before it reads the name."""
+    """Kafka's controller has list configs only of topics and brokers; it refuses others before it reads the name."""
     for kind, key in ((CLIENT_METRICS, "metrics"), (CLIENT_METRICS, "match"), (GROUP, "share.isolation.level")):
         for operation, word in ((APPEND, "APPEND"), (SUBTRACT, "SUBTRACT")):
             text = f"Can't {word} to key {key} because its type is not LIST."
@@ -353,7 +353,7 @@ def test_rates_of_replication_are_numbers(bench: Bench) -> None:
 
 
 def test_default_configs_stand_alone() -> None:
-    """The cluster defaults are shown as they were typed, without the values behind them."""
+    """The cluster defaults are shown as they were typed, without the values that they override."""
     bench = make_bench(message_max_bytes=99)
     assert step(bench, BROKER, "", ("message.max.bytes", SET, " +5 ")) == (0, None)
     row = describe(bench, BROKER, "", synonyms=True)[2]["message.max.bytes"]

@@ -76,7 +76,7 @@ def test_keys_come_in_the_order_of_kafkas_hash_map(requests: list[list[str]], de
         alter(bench, 1, entry(alice, *((key, 1.0) for key in keys)))
     (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
     assert [value["Key"] for value in row["Values"]] == described
-    if len(described) == 4 and described[0] == PRODUCER:  # the two keys left keep the order of the larger table
+    if len(described) == 4 and described[0] == PRODUCER:  # the two remaining keys keep the order of the larger table
         alter(bench, 1, entry(alice, (CONSUMER, None), (MUTATIONS, None)))
         (row,) = describe(bench, 1, ("user", EXACT, "alice"))["Entries"]
         assert [value["Key"] for value in row["Values"]] == [PRODUCER, REQUEST]
@@ -222,7 +222,7 @@ def test_names_reach_the_managers_as_they_are(bench: Bench) -> None:
 
 
 def test_quotas_of_the_wrong_kind_are_ignored() -> None:
-    """Metadata of another writer may have them: a byte rate of an address, and a connection rate of a user."""
+    """Metadata of another writer may contain a byte rate of an address and a connection rate of a user."""
     service = QuotaService(BrokerConfig(), VirtualClock())
     service.on_quota_change(QuotaEntity.of({"ip": "127.0.0.1"}), "producer_byte_rate", 7.0)
     service.on_quota_change(QuotaEntity.of({"user": "u"}), "connection_creation_rate", 7.0)

@@ -108,7 +108,7 @@ def test_default_broker() -> None:
 
 def test_loggers_of_this_broker() -> None:
     root = describe(make_bench(), LOGGER, "1")[2]["root"]
-    assert (root["ConfigSource"], root["ConfigType"]) == (6, 0)  # of no type, as in Kafka
+    assert (root["ConfigSource"], root["ConfigType"]) == (6, 0)  # without a type, as in Kafka
 
 
 def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
@@ -116,7 +116,7 @@ def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
 
 
 def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each mention of a resource has a row but one lookup, and mentions beyond the limit of configs are rejected."""
+    """A repeated resource has a row per mention but one lookup; mentions beyond the limit of configs are rejected."""
     bench.create("t")
     looked_up = []
     find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def test_one_resource_named_often(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_named_keys(kind: int, name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the entries of named keys are made, and each is as among all."""
+    """Only the named keys get entries, which equal those in a description of all keys."""
     bench = make_bench(my_own="5", num_partitions=3)
     bench.create("t", retention_ms="5")
     whole = describe(bench, kind, name, synonyms=True)[2]

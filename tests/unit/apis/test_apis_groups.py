@@ -139,7 +139,7 @@ def test_a_group_that_is_loading_has_its_coordinator() -> None:
 def test_a_new_member_without_an_instance_id_gets_its_member_id_first(
     bench: Bench, version: int, instance_id: str | None, error: Errors
 ) -> None:
-    """From version 4 it joins with the id of that response; a static member joins at once (KIP-394)."""
+    """From version 4 on, a client joins with the response's id; a static member joins at once (KIP-394)."""
     static = {} if instance_id is None else {"GroupInstanceId": instance_id}
     joined = bench.ask("JoinGroup", version, {**join("g"), **static})
     assert (joined["ErrorCode"], bool(joined["MemberId"])) == (error, True)
@@ -201,7 +201,7 @@ def test_topics_that_a_commit_repeats_have_one_row(bench: Bench) -> None:
 def test_any_retention_time_of_an_old_client_is_stored(
     bench: Bench, retention_ms: int, expires_after_ms: int | None
 ) -> None:
-    """The longest one keeps the offset, and one that ends in the past lets it expire at once."""
+    """The longest retention keeps the offset, and a retention that ends in the past lets it expire at once."""
     (row,) = bench.ask("OffsetCommit", 3, {**commit("g", 7, "n"), "RetentionTimeMs": retention_ms})["Topics"][0][
         "Partitions"
     ]

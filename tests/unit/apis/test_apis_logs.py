@@ -47,7 +47,7 @@ def cut(bench: Bench, name: str, *rows: tuple[int, int]) -> list[tuple[int, int,
 
 
 def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new log start offset is on disk before the response, and a failed write is error 56, on a retry too."""
+    """The new log start offset is on disk before the response, and a failed write gets error 56, even on a retry."""
     made = make_bench()
     manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
     made.use_logs(manager)
@@ -151,7 +151,7 @@ def test_only_consumers_read_to_the_high_watermark(bench: Bench) -> None:
 
 
 def test_largest_time_counts_deleted_records(bench: Bench) -> None:
-    """As in Kafka, while their segment has others; a record without a time has the largest one if all have none."""
+    """Deleted records count while their segment has others, as in Kafka; if no record has a time, the largest is -1."""
     log = bench.ctx.topics.partition("t", 0)
     log.delete_records(3)
     assert listed(bench, MAX_TIMESTAMP) == (0, 0, 0)
@@ -238,7 +238,7 @@ def test_nodes_of_the_quorum(bench: Bench, version: int) -> None:
     "asked", [[], [("a", [0])], [(QUORUM, [0, 0])], [(QUORUM, [1])], [(QUORUM, [0]), ("a", [0])], [(QUORUM, [])]]
 )
 def test_the_quorum_is_described_alone(bench: Bench, asked: list[tuple[str, list[int]]]) -> None:
-    """A request for anything else besides it returns only errors, and no nodes."""
+    """A request that also names anything else returns only errors and no nodes."""
     topics = [{"TopicName": name, "Partitions": [{"PartitionIndex": one} for one in rows]} for name, rows in asked]
     response = bench.ask("DescribeQuorum", 2, {"Topics": topics})
     found = [

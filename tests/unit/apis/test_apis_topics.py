@@ -139,7 +139,7 @@ def test_a_topic_id_named_twice_deletes_nothing(bench: Bench) -> None:
 
 
 def test_the_name_of_an_id_named_twice_deletes_nothing(bench: Bench) -> None:
-    """A topic is deleted once or not at all: its name beside a duplicate id of it is refused, too."""
+    """A topic is deleted once or not at all: its name beside a duplicate of its id is refused, too."""
     view = bench.create("t")
     body = {"Topics": [{"Name": None, "TopicId": view.topic_id}] * 2 + [{"Name": "t", "TopicId": ZERO}]}
     rows = bench.ask("DeleteTopics", 6, body)["Responses"]
@@ -155,7 +155,7 @@ def test_the_name_of_an_id_named_twice_deletes_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_an_internal_topic_does_not_grow(bench: Bench, name: str) -> None:
-    """Growth is rejected: after it Kafka does not find the offsets of most groups again."""
+    """Growth is rejected, because after it Kafka would not find the offsets of most groups."""
     bench.create(name, 2)
     fixed = f"The internal topic {name} has 2 partition(s), and their number is fixed"
     for count, validate, text in ((3, True, fixed), (3, False, fixed), (2, False, "Topic already has 2 partition(s).")):
@@ -254,7 +254,7 @@ def test_the_partition_of_a_cursor_at_an_unknown_topic_is_not_that_of_the_next_o
 
 
 def test_a_topic_without_a_name_before_the_cursor_is_left_out(bench: Bench) -> None:
-    """A cursor is checked before names are looked up; those before it are not looked up at all."""
+    """A cursor is checked before names are looked up; names before the cursor are not looked up at all."""
     bench.create("there")
     assert {*pages(bench, "", "there", cursor=("there", 0))} == {"there"}
     rows = pages(bench, "", "there", cursor=("other", 0))

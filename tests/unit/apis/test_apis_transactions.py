@@ -106,7 +106,7 @@ def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC])
 def test_an_internal_topic_is_in_no_transaction(ask: Asked, topic: str) -> None:
-    """The topic is rejected whether it exists or not."""
+    """An internal topic is rejected whether it exists or not."""
     ask.init()
     response = ask("AddPartitionsToTxn", 3, classic(who(), 0, topic=topic))
     assert codes(response["ResultsByTopicV3AndBelow"]) == {0: Errors.TOPIC_AUTHORIZATION_FAILED}
@@ -126,7 +126,7 @@ def test_partitions_of_brokers(ask: Asked) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_partitions_as_they_were_requested(ask: Asked, version: int) -> None:
-    """One result for all partitions repeats the request, and results that may differ have each partition once."""
+    """If all partitions have one result, the response repeats the request; otherwise it has each partition once."""
     ask.init()
 
     def results(*indexes: int, verify: bool = False) -> list[tuple[str, list[int]]]:

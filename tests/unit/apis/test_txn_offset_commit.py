@@ -133,7 +133,7 @@ def test_every_version_commits_when_the_transaction_does(bench: Bench, version: 
 
 
 def test_versions_are_those_of_kafka() -> None:
-    """Kafka 4.3 serves 0 to 5; version 6 is not finished there."""
+    """Kafka 4.3 serves versions 0 to 5; its version 6 is not finished."""
     assert KafkaApis().ranges()[KEY] == (0, 5)
 
 
@@ -207,7 +207,7 @@ def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.Log
         bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
     fenced, ended, broken = bench.transactions.waiting
     fenced({PLACE: Errors.PRODUCER_FENCED})
-    bench.end(commit=False)  # of an earlier epoch: ends the guards of the other requests
+    bench.end(commit=False)  # a marker of an earlier epoch, which ends the guards of the other requests
     ended({PLACE: Errors.NONE})
     bench.transactions.waiting[-1]({PLACE: Errors.INVALID_TXN_STATE})
     broken({})

@@ -9,7 +9,7 @@ from tests.support.errors import raising
 
 
 def test_ctrl_c_ends_one_step_of_a_stop(tmp_path: Path) -> None:
-    """The steps after it close the port and the log, and the broker can start again."""
+    """The steps after the interrupted one close the port and the log, and the broker can start again."""
     broker = Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "node.id": 1})
     broker.start()
     assert broker._runtime is not None

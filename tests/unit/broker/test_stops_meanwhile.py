@@ -27,7 +27,7 @@ def doing_first(monkeypatch: pytest.MonkeyPatch, step: str, first: Callable[[Bro
 @pytest.mark.parametrize("step", ["_open_storage", "_open_coordinators", "_start_metrics"])
 @pytest.mark.parametrize("keeps", [False, True], ids=["memory", "folder"])
 def test_a_signal_handler_that_stops_a_start(step: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handler, which runs in the thread of the start, returns, and the start is cancelled; the next one is not."""
+    """The handler, which runs in the start's thread, returns, and the start is cancelled; the next start is not."""
     broker = EmbeddedBroker(snapshots=keeps)
     with monkeypatch.context() as patch:
         doing_first(patch, step, lambda runtime: broker.stop())
@@ -63,7 +63,7 @@ def test_a_stop_waits_for_that_of_a_failure() -> None:
 
 
 def test_a_failure_at_the_end_of_a_start(caplog: pytest.LogCaptureFixture) -> None:
-    """A stop that begins as soon as the start's locks are free disturbs no last line of the start."""
+    """A stop that begins as soon as the start's locks are free does not disturb the last line of the start."""
     broker = EmbeddedBroker()
     lock, taken = broker._state_lock, []
 

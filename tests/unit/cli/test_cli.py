@@ -295,7 +295,7 @@ def test_lines_are_cut_at_their_ends_only() -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is that of a response: no longer record could be read again."""
+    """The limit is that of a response: a longer record could not be read again."""
     from kbroker.cli import produce
 
     monkeypatch.setattr("kbroker.cli.produce.MAX_FRAME_BYTES", 5)

@@ -283,7 +283,7 @@ def test_groups_before_a_commit_that_fails(broker: GroupBroker) -> None:
 
 
 def test_partitions_before_one_that_a_commit_refuses(broker: GroupBroker) -> None:
-    """The offsets that were committed before the failure are printed, with the former ones."""
+    """The offsets that were committed before the failure are printed, with the former offsets."""
 
     def refuse_one(version: int, body: Body) -> Body:
         response = broker.offset_commit(version, body)

@@ -257,7 +257,7 @@ def test_force_terminate(broker: TransactionBroker) -> None:
 
 
 def test_a_misspelled_id_is_not_terminated(broker: TransactionBroker) -> None:
-    """An id that does not exist is an error; it was created, and reported as terminated."""
+    """An id that does not exist is an error; earlier, such an id was created and reported as terminated."""
     found = run(broker, "force-terminate", "bussy")
     assert (found.exit_code, "TRANSACTIONAL_ID_NOT_FOUND" in found.stderr) == (1, True)
     assert broker.asked(INIT_PRODUCER_ID) == []

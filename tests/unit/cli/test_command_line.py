@@ -43,7 +43,7 @@ def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
 def test_help_breaks_no_name_of_an_option(
     words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No line of a help ends in the middle of a word with hyphens, at any width."""
+    """No line of a help text ends in the middle of a word with hyphens, at any width."""
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = run(*words, "--help").stdout.splitlines()
     assert [line for line in lines if line.endswith("-")] == []
@@ -225,7 +225,7 @@ def test_the_other_shells_are_answered(shell: str) -> None:
 
 
 def test_signals_during_the_clean_up_are_ignored() -> None:
-    """The clean-up that restores a terminal ends, whatever is sent meanwhile; later signals have their own action."""
+    """The clean-up of a terminal ends whatever signals arrive meanwhile; later signals have their own action."""
     numbers = (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     done = []

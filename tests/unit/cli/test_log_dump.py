@@ -34,7 +34,7 @@ def test_a_dump_is_that_of_kafka(folder: Path, name: str) -> None:
 
 
 def test_a_dump_without_metadata_of_records(folder: Path) -> None:
-    """Control records are skipped too, as in Kafka, without its empty lines."""
+    """Control records are skipped too, as in Kafka, but without Kafka's empty lines."""
     lines = [line for line in kafka_lines(LOG) if not line.startswith("|") or " payload: " in line]
     expected = ["| " + line[line.index("payload: ") :] if line.startswith("|") else line for line in lines]
     done = run(None, "log", "dump", DECODER, "--skip-record-metadata", str(folder / LOG))

@@ -25,7 +25,7 @@ def test_a_pipe_without_a_reader_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
 
 @posix
 def test_a_fifo_without_a_reader_may_get_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader of a FIFO that closes it does not end the command that writes to it."""
+    """A command that writes to a FIFO does not end when the reader closes the FIFO."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -36,7 +36,7 @@ def test_a_fifo_without_a_reader_may_get_another(tmp_path: Path, monkeypatch: py
 
 
 def test_the_result_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names of clients are escaped in each line, so that none controls the terminal; in JSON by its own escapes."""
+    """Names of clients are escaped in each line, so that none controls the terminal; JSON has its own escapes."""
     name = "a\x1b[2J\nb\udcff"
     print_done({"name": name}, False, f"made {name}", "hmac x")
     assert capsys.readouterr().out == "made a\\u001b[2J\\u000ab\\udcff\nhmac x\n"

@@ -43,7 +43,7 @@ def test_many_latencies_are_sampled() -> None:
 
 
 def test_histogram() -> None:
-    """The limits are 1, 2 and 5 in each decade, without the empty limits outside."""
+    """The limits are 1, 2 and 5 in each decade; empty limits at both ends are left out."""
     latencies = Latencies(10)
     for ms in (0.5, 0.51, 0.9, 4.0):
         latencies.add(ms / 1000)
@@ -86,7 +86,7 @@ def test_pace() -> None:
 
 
 def test_a_pace_of_centuries() -> None:
-    """A wait is one that the system can sleep, however low the rate."""
+    """A wait is no longer than the system can sleep, however low the rate is."""
     waits = list[float]()
     Pace(1e-300, VirtualClock(), waits.append).wait(1)
     assert waits[0] <= threading.TIMEOUT_MAX

@@ -105,7 +105,7 @@ def test_a_signal_while_a_line_is_printed() -> None:
     shown = ProgressDisplay(stream=stream, is_terminal=False, clock=VirtualClock())
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGALRM, raising(AssertionError("the handler waits for the thread that it has interrupted")))
-    signal.setitimer(signal.ITIMER_REAL, 5)  # ends a test whose handler waits for the lock without end
+    signal.setitimer(signal.ITIMER_REAL, 5)  # ends a test whose handler waits for the lock forever
     try:
         with stop_signals(shown) as stopping:
             assert not stopping()

@@ -102,14 +102,14 @@ def test_a_throttle_time_that_ends_meanwhile_is_not_slept(broker: FakeBroker) ->
 
 
 def test_a_login_ends_with_the_time_out_of_requests(broker: FakeBroker, fake_time: FakeTime) -> None:
-    """A request without its own time-out, as those of a login, ends after that of the cluster."""
+    """A request without its own time-out, such as that of a login, ends after the time-out of the cluster."""
 
     def log_in(connection: Connection) -> None:
         connection.request(METADATA, 9, {})
 
     def late(version: int, body: Body) -> bytes:
         fake_time.advance(8)
-        return b"\0"  # of a response; the client then looks at the clock
+        return b"\0"  # one byte of a response; the client then reads the clock
 
     broker.handlers[METADATA] = late
     with pytest.raises(BrokerTimeoutError, match="no response within 7 s"):
@@ -194,7 +194,7 @@ def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker)
 
 
 def test_describe_configs_of_a_name_that_is_not_utf_8(broker: FakeBroker, cluster: Cluster) -> None:
-    """Brokers, as Java, return such a name with replacement characters."""
+    """Like Java, brokers return such a name with replacement characters."""
     broker.handlers[32] = lambda version, body: {
         "Results": [
             {"ErrorCode": 0, "ErrorMessage": None, "ResourceType": 32, "ResourceName": "g\ufffd", "Configs": []}
@@ -244,7 +244,7 @@ def test_cluster_description_without_the_api(broker: FakeBroker) -> None:
 
 
 def test_a_node_with_a_new_folder_is_described_once(broker: FakeBroker, cluster: Cluster) -> None:
-    """Only the row that fetched last counts among those of a node, which has one for each folder that it has had."""
+    """A node has a row for each folder that it has had; only the row that fetched last counts."""
 
     def row(node_id: int, end: int, fetched_ms: int) -> dict[str, object]:
         return {"ReplicaId": node_id, "LogEndOffset": end, "LastFetchTimestamp": fetched_ms}

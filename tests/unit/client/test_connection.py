@@ -179,7 +179,7 @@ def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
 def test_search_for_tls_ends_with_the_request(
     left_s: float, limits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a close the client tries TLS on another connection, within the remaining time, and 2 s in all."""
+    """After a close the client tries TLS on another connection, within the remaining time and 2 s in total."""
     times = [0.0]
     found: list[float] = []
 

@@ -68,7 +68,7 @@ def test_records_before_the_position_and_a_cut_tail_are_dropped(broker: FakeBrok
 
 
 def test_a_range_of_a_topic_that_was_created_again_ends(broker: FakeBroker, cluster: Cluster) -> None:
-    """A range whose end was that of a log does not wait for records that the next topic of that name never gets."""
+    """A range up to the end of a former log does not wait for records that the new topic of that name never gets."""
     serve_log(broker, batch(0, b"a", b"b"), end=2)
     part = RecordRange(Consumer(cluster, {("t", 0): 0}), {("t", 0): 9})
     assert len(part.poll()) == 2
@@ -177,7 +177,7 @@ def test_a_request_log_ends_with_a_marker(broker: FakeBroker, cluster: Cluster) 
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_an_empty_poll_is_not_the_end_of_a_request_log(broker: FakeBroker, cluster: Cluster, follow: bool) -> None:
-    """The first empty list ends the existing records: after it, the command printed all others as new ones."""
+    """The first empty list ends the existing records; after an empty poll the command once printed the rest as new."""
     broker.partitions = {"t": 1}
     record = b'{"time": "2026-01-02T03:04:05Z"}'
     serve_log(broker, b"", end=2)

@@ -132,7 +132,7 @@ def test_offsets_that_a_transaction_commits_are_waited_for(
 def test_a_poll_after_one_that_could_not_look_up_offsets(
     broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
 ) -> None:
-    """The member looks them up again, and reads its partitions, not those of an earlier assignment."""
+    """The member looks up the offsets again, and reads its partitions, not those of an earlier assignment."""
     group = FakeGroup(broker)
     group.unstable = 10**6
     with GroupConsumer(cluster, "g", "t") as member:
@@ -220,7 +220,7 @@ def test_a_partition_is_given_up_after_its_commit(broker: FakeBroker, cluster: C
 
 
 def test_an_assignment_whose_acknowledgement_is_lost(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
-    """The next heartbeat acknowledges it, and the member reads the new partitions alone."""
+    """The next heartbeat acknowledges the assignment, and the member reads only the new partitions."""
     group = FakeConsumerGroup(broker)
     with GroupConsumer(cluster, "g", "t") as member:
         member.poll()

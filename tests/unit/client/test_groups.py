@@ -28,7 +28,7 @@ def test_a_node_that_leaves_is_not_awaited(broker: FakeBroker, cluster: Cluster)
 
 
 def test_a_group_that_cannot_be_read_is_left_out_with_brokers_before_kafka_3(broker: FakeBroker) -> None:
-    """Such brokers have a request for each group; an error of one is as that of a row of newer brokers."""
+    """Such brokers get a request for each group; its error is treated like the error of a row of newer brokers."""
     broker.ranges |= {FIND_COORDINATOR: (1, 3), OFFSET_FETCH: (1, 7)}
 
     def find(version: int, body: Body) -> Body:

@@ -62,7 +62,7 @@ def test_a_port_that_nobody_serves() -> None:
 
 @pytest.mark.parametrize(("url", "address"), [("http://[::1]", ("::1", 80)), ("https://[::1]/x", ("::1", 443))])
 def test_an_ipv6_address_without_a_port(url: str, address: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port is the scheme's, and no part of the address."""
+    """The port is that of the scheme, and not a part of the address."""
     found: list[object] = []
 
     def connect(address: object, *args: object) -> NoReturn:

@@ -45,7 +45,7 @@ def reader(cluster: Cluster, begin: int = 0, until: int = 10, topic_id: UUID | N
 
 
 def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster: Cluster, broker: FakeLogBroker) -> None:
-    """The next request has been sent while the caller processes a response."""
+    """The next request is sent before the caller processes a response."""
     parts = iter(reader(cluster))
     assert next(parts).fetch_offset == 0
     assert next(parts).fetch_offset == 4  # the response to the second request has arrived, so a third may be sent
@@ -131,7 +131,7 @@ def test_failures_that_pass_are_tried_again(cluster: Cluster, broker: FakeLogBro
 def test_a_stopped_broker_is_reported_when_retries_are_over(
     cluster: Cluster, broker: FakeLogBroker, time: FakeTime
 ) -> None:
-    """The error has the broker's address and follows seconds after the last byte."""
+    """The error has the broker's address and is raised seconds after the last byte."""
     parts = iter(reader(cluster))
     next(parts)
     broker.close()

@@ -231,7 +231,7 @@ def test_the_same_verbs_awaited(broker: QuotaBroker) -> None:
 
 
 def test_a_call_without_a_thread_is_refused(broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call fails and is not made later, and the next one works, which gets a thread."""
+    """The call fails and is not made later; the next call, which gets a thread, succeeds."""
 
     async def use() -> None:
         quotas = AsyncQuotaClient(broker.bootstrap)

@@ -61,7 +61,7 @@ def test_what_is_no_record_is_passed_over(line: bytes) -> None:
 
 
 def test_a_text_in_place_of_a_time_takes_no_memory() -> None:
-    """A text in place of a time is refused, and not multiplied."""
+    """A text in place of a time is refused instead of multiplied."""
     line = line_of(localTimeMs="x" * 100_000)
     tracemalloc.start()
     try:
@@ -88,7 +88,7 @@ def test_a_text_in_place_of_a_time_takes_no_memory() -> None:
         (Filter(slower_than_ms=0), {"totalTimeMs": 0}, False),
         (Filter(slower_than_ms=0), {"totalTimeMs": None}, False),
         (Filter(throttled=True), {}, True),
-        (Filter(throttled=True), {"throttleTimeMs": 0}, True),  # a refusal, or the shorter of two delays: a verdict
+        (Filter(throttled=True), {"throttleTimeMs": 0}, True),  # a refusal, or the shorter of two delays, has a verdict
         (Filter(throttled=True), {"quota": None}, True),
         (Filter(throttled=True), {"throttleTimeMs": 0, "quota": None}, False),
         (Filter(throttled=True), {"throttleTimeMs": None, "quota": {"verdicts": []}}, False),

@@ -17,12 +17,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def one_line(path: Path) -> str:
-    """Return PEM whose line ends a properties file has lost."""
+    """Return PEM text without its line ends, which a properties file loses."""
     return path.read_text().replace("\n", " ")
 
 
 def peer_names(client: ssl.SSLContext, certificates: Certificates) -> tuple[str, str]:
-    """Return the common names that the client and a server, which asks for a certificate, see of each other."""
+    """Return the common names that the client and a server that requests a certificate receive from each other."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificates.server)
     server.load_verify_locations(certificates.ca)

@@ -8,7 +8,7 @@ from kbroker.common.late_service import LateService
 
 
 def test_all_users_share_one_start() -> None:
-    """Users that ask during a start get the one service; before that, nothing has started."""
+    """Users that request the service during a start get the same one; before the first request nothing is started."""
     asked, starts, found = threading.Semaphore(0), [], []
 
     def start() -> object:

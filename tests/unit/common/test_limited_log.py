@@ -21,7 +21,7 @@ class Failures:
 
 
 def test_the_first_failure_is_logged_at_once_and_the_next_ones_a_minute_later() -> None:
-    """Twelve failures in the first minute are two lines, and the second reports their number."""
+    """Thirteen failures in a minute are logged as two lines; the second has the number of failures after the first."""
     failures = Failures()
     for _ in range(13):
         failures.fail("disk")
@@ -67,7 +67,7 @@ def test_causes_beyond_the_limit_share_one() -> None:
 
 
 def test_causes_beyond_the_limit_hide_no_earlier_failures() -> None:
-    """A new cause takes no place of an old one before the failures counted since its line are logged."""
+    """A new cause takes the place of an old one only after the failures since the old one's line are logged."""
     failures = Failures()
     for cause in range(MAX_CAUSES):
         failures.fail(str(cause), 2)

@@ -30,7 +30,7 @@ def test_offline_partitions_of_a_topic() -> None:
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_step_without_more_records_is_the_last(is_complete: bool) -> None:
-    """Forward there is no newer page then, backward no older one."""
+    """After the last step forward there is no newer page, and after the last step backward no older one."""
     step: Any = SimpleNamespace(is_complete=is_complete, marks={0: 7})
     search: Any = SimpleNamespace(
         partitions={0: SimpleNamespace(log_start_offset=0, high_watermark=20)},

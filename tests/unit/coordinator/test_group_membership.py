@@ -412,7 +412,7 @@ def test_members_join_a_rebalance_that_all_others_have_left(groups: Groups) -> N
 
 
 def test_a_rebalance_that_no_member_rejoins_waits_on(groups: Groups) -> None:
-    """A rebalance that only silent static members are left in waits until their sessions end."""
+    """A rebalance in which only silent static members are left waits until their sessions end."""
     static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
     newcomer = groups.join(rebalance_ms=7000)
     groups.leave(groups.members()[-1])

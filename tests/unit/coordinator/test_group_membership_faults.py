@@ -54,7 +54,7 @@ def test_a_member_whose_join_response_was_lost(groups: Groups) -> None:
 
 
 def test_an_id_of_a_dynamic_member_with_an_instance_id(groups: Groups) -> None:
-    """A member id that was given to a dynamic member is unknown for a static one, and remains given."""
+    """A member id that was given to a dynamic member is unknown for a static member, and stays valid."""
     given = groups.join(known=True).one
     assert groups.join(given.member_id, instance="i").one.error is Errors.UNKNOWN_MEMBER_ID
     assert groups.join(given.member_id, known=True).one.error is NONE

@@ -396,7 +396,7 @@ def test_deletions_are_on_disk_before_they_are_acknowledged() -> None:
 
 
 def test_a_deletion_that_another_client_has_begun_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion of offsets that are deleted already returns when the tombstones of the first deletion are synced."""
+    """A deletion of offsets that are already deleted returns when the tombstones of the first deletion are synced."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"flush.messages": 1}))
     commit(groups)

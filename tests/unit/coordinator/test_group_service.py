@@ -14,7 +14,7 @@ from tests.support.server import make_bench
 
 
 def test_a_service_without_threads_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service without threads closes its coordinator, which would write beside that of the next service."""
+    """A service without threads closes its coordinator, which would write beside the next service's coordinator."""
     ctx, clock = make_bench().ctx, VirtualClock()
     scheduler, metrics = Scheduler(clock), Metrics(clock=clock)
     service = GroupService(ctx.config, clock, ctx.topics, scheduler, ctx.controller, metrics, refuse_share_partition)

@@ -83,7 +83,7 @@ def test_records_are_read_again(scene: Scene) -> None:
 
 
 def test_an_unloaded_partition_takes_no_records() -> None:
-    """An append to an unloaded partition is refused, for a shard found before the unload too."""
+    """An append to an unloaded partition is refused, even through a shard that was found before the unload."""
     scene = Scene(2)
     shard = scene.loaded().at(0)
     scene.runtime.unload(0, 1)
@@ -218,7 +218,7 @@ def test_no_partition_is_read_while_its_last_shard_writes(scene: Scene) -> None:
 
 
 def test_an_unload_waits_for_a_retirement_that_another_thread_has_begun(scene: Scene) -> None:
-    """A shard that still writes can be waited for."""
+    """Another thread can wait for a shard that still writes."""
     shard = scene.loaded().at(0)
     waits: list[int] = []
     shard.retire = lambda: waits.append(len(scene.runtime._retired))  # type: ignore[method-assign]

@@ -36,7 +36,7 @@ def test_the_settings_are_kafkas() -> None:
 
 
 def test_a_service_without_threads_is_closed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service without threads closes its coordinator, which would abort transactions beside the next one."""
+    """A service without threads closes its coordinator, which would abort transactions beside the next coordinator."""
     service = service_of(MemoryTopic(clock), FakeMarkers(), clock)
     started = allow_threads(monkeypatch, 1)
     with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -72,7 +72,7 @@ def ending(service: TransactionService) -> Producer:
 def asked(
     service: TransactionService, mine: Producer, partition: TopicPartition = T0
 ) -> list[dict[TopicPartition, Errors]]:
-    """Add a partition to a transaction; return the results, also those that come later."""
+    """Add a partition to a transaction; return the results, including later ones."""
     found: list[dict[TopicPartition, Errors]] = []
     service.partitions.add(TransactionPartitions("x", *mine, [partition]), found.append)  # type: ignore[arg-type]
     return found

@@ -229,7 +229,7 @@ def test_elements_without_bytes_are_limited() -> None:
     ids=["symbols", "names", "zeros"],
 )
 def test_a_short_value_is_no_gigabyte_of_text(item: dict[str, Any]) -> None:
-    """A byte of any producer stands for each long name of its schema."""
+    """Each byte, which any producer may write, stands for a long name of the schema."""
     schema = AvroSchema(json.dumps({"type": "array", "items": item}))
     assert schema.decode(b"\x04" + bytes(2) + b"\0").is_json
     with pytest.raises(UndecodableError, match="characters of names"):

@@ -89,7 +89,7 @@ def test_absent_fields_of_many_messages_are_left_out() -> None:
 
 @pytest.mark.parametrize("data", [b"\x0a\0" * 2000, b"\x13\x14" * 2000, b"\x1a\x04\x12\x02\x0a\0" * 2000])
 def test_a_short_message_is_no_gigabyte_of_memory(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absent fields cost memory too; a message has all of its type, also in a group and in the value of a map."""
+    """Absent fields take memory too: a message has all fields of its type, even in a group or in a map's value."""
     fields = "".join(f"optional int32 f{number} = {number};" for number in range(4, 200))
     wide = ProtobufSchema(
         f"""syntax = "proto2"; message M {{
@@ -132,7 +132,7 @@ def test_an_import_stays_in_its_folder(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["@{folder}/options", "-Iother.proto", "schema.proto"])
 def test_the_path_of_an_import_is_only_a_path(path: str, tmp_path: Path) -> None:
-    """protoc reads options from the file after an @, and names the first that is not one, such as a password."""
+    """protoc reads options from the file after an @, and its error names the first invalid one, such as a password."""
     (tmp_path / "options").write_text("secret")
     path = path.format(folder=tmp_path)
     text = f'syntax = "proto3"; import "{path}"; message Order {{ shop.Money price = 1; }}'

@@ -247,7 +247,7 @@ class LongRequests:
 
 
 def test_long_requests_hold_up_no_other() -> None:
-    """One thread serves them in turn, while handlers serve others, and end with their response."""
+    """One thread serves long requests in turn, each to its response, while handlers serve other requests."""
     long = LongRequests()
     ones = [long.serve(60, 0) for _ in range(2)]
     assert long.begun.acquire(timeout=10)
@@ -261,7 +261,7 @@ def test_long_requests_hold_up_no_other() -> None:
 
 
 def test_a_stop_refuses_long_requests_that_wait() -> None:
-    """The current one has its response; the connections of those that wait, and of later ones, are closed."""
+    """The current request gets its response; the connections of waiting and of later requests are closed."""
     long = LongRequests()
     first, second = (long.serve(60, 0) for _ in range(2))
     assert long.begun.acquire(timeout=10)
@@ -300,7 +300,7 @@ def test_a_long_request_without_a_thread_is_refused(
 
 
 def test_changes_of_many_partitions_take_long() -> None:
-    """The thread of long requests creates and deletes more than 256 partitions; handlers do checks alone themselves."""
+    """The thread of long requests creates and deletes more than 256 partitions; handlers do mere checks themselves."""
     bench = make_bench()
     entries = KafkaApis().entries
     for name, count in (("few", 256), ("many", 257)):

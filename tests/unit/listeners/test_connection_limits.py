@@ -8,7 +8,7 @@ from kbroker.listeners.connection_limits import address_limits
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])
 def test_a_host_that_cannot_be_a_name(host: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The resolver refuses such a text by another error than an unknown name; the other limits apply in both cases."""
+    """The resolver's error for such a text differs from that for an unknown name; other limits apply in both cases."""
     config = BrokerConfig({"max.connections.per.ip.overrides": f"{host}:1,127.0.0.1:2"})
     assert address_limits(config) == {"127.0.0.1": 2}
     (line,) = caplog.messages

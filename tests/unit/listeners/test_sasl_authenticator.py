@@ -111,7 +111,7 @@ def test_bare_tokens_after_handshake_0(client: Client) -> None:
 
 
 def test_bare_tokens_refused(client: Client) -> None:
-    """An error closes the connection, with a delay where Kafka delays it, because it cannot be encoded."""
+    """An error cannot be encoded, so it closes the connection, with a delay where Kafka has one."""
     client.ask(HANDSHAKE, 0, Mechanism="PLAIN")
     assert client.authenticator.receive(b"\0alice\0wrong") == Step(Outcome.FAILED)
     client = Client()
@@ -185,7 +185,7 @@ def test_other_requests_instead_of_a_token_get_error_34(client: Client) -> None:
     ],
 )
 def test_what_is_no_beginning_is_closed(client: Client, frame: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Garbage, other protocols, other requests and truncated requests close the connection at once, with a line."""
+    """Garbage, other protocols, other requests and truncated requests close the connection at once, with a log line."""
     assert client.authenticator.receive(frame) == Step(Outcome.CLOSE)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING

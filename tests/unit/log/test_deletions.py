@@ -97,7 +97,7 @@ def test_killed_between_deleting_and_renaming(broker: Broker, monkeypatch: pytes
 
 
 def test_killed_between_runs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start removes the folders of the runs that a topic with many partitions did not have."""
+    """The next start removes the folders of a large topic that the interrupted deletion had not reached."""
     broker.topics.create(NewTopic("wide", REMOVED_AT_ONCE + 1))
     delete = broker.logs.delete_topics
 

@@ -98,7 +98,7 @@ def test_a_note_of_deletions_that_cannot_be_written_at_the_start(
 
 
 def test_a_note_of_deletions_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A note that cannot be read, or is not ASCII, has no topics, and a warning says so."""
+    """A note that cannot be read, or is not ASCII, has no topics, and a warning reports this."""
     note = DeletionNote(tmp_path)
     note.path.write_bytes(b"\xff")
     assert note.read() == frozenset()
@@ -237,7 +237,7 @@ def test_an_unopened_partition_that_cannot_be_deleted(
 
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_background_work_that_fails(brokers: Brokers, caplog: pytest.LogCaptureFixture, in_memory: bool) -> None:
-    """A failure of a partition's work is logged, in memory too, and is none if the partition is closed or deleted."""
+    """A failed task of a partition is logged, even in memory, unless the partition is closed or deleted."""
     manager, _ = brokers.start(in_memory=in_memory)
     hosted = manager._hosted["orders", 0]
     caplog.set_level(logging.INFO)
@@ -262,7 +262,7 @@ def test_background_work_that_fails(brokers: Brokers, caplog: pytest.LogCaptureF
 def test_a_sync_without_descriptors_is_repeated(
     brokers: Brokers, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Appends that wait for a sync are not lost when it could not be tried: the flusher gets the partition again."""
+    """Appends that wait for a sync are not lost if it could not be tried: the flusher gets the partition again."""
     manager, _ = brokers.start()
     log = manager.partition("orders", 0)
     marked: list[object] = []
@@ -287,7 +287,7 @@ def test_a_sync_without_descriptors_is_repeated(
 def test_a_partition_that_arrives_in_a_folder_that_has_failed(
     brokers: Brokers, folders: list[Path], is_moved: bool
 ) -> None:
-    """Appends are refused, although the partition was not in the folder yet when that failed."""
+    """Appends are refused, although the partition was not yet in the folder when the folder failed."""
     manager, _ = brokers.start((("orders", 2),))
     hosted = next(one for _, one in manager._hosted.items() if one.log_dir is manager._dirs[0])
     source, target = manager._dirs
@@ -304,7 +304,7 @@ def test_a_partition_that_arrives_in_a_folder_that_has_failed(
 def test_the_ends_of_compactions_are_written_while_another_folder_hangs(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, folders: list[Path]
 ) -> None:
-    """A write in one folder delays neither one in another, nor its close, even if a partition was to move there."""
+    """A write in one folder delays neither a write in another nor its close, even if a partition was to move there."""
     manager, _ = brokers.start((("orders", 2),))
     slow, other = manager._dirs
     entries = {hosted.log_dir: (key, hosted) for key, hosted in manager._hosted.items()}

@@ -211,7 +211,7 @@ def test_a_partition_deleted_during_the_copy(
 
 
 def test_a_second_request_for_a_move_and_a_stop(brokers: Brokers, folders: list[Path]) -> None:
-    """The same move twice is one; after a stop no step runs, and the next start begins the move again."""
+    """A repeated request for a move is one move; after a stop no step runs, and the next start begins it again."""
     manager = filled(brokers)
     before = values(manager)
     manager.move_partition(*KEY, str(folders[1]))
@@ -230,7 +230,7 @@ def test_a_second_request_for_a_move_and_a_stop(brokers: Brokers, folders: list[
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of threads are in /proc")
 def test_a_move_sleeps_while_a_read_of_the_former_folder_hangs(brokers: Brokers, folders: list[Path]) -> None:
-    """The read may take minutes on a failing disk; the move that waits for its end takes no core meanwhile."""
+    """The read may take minutes on a failing disk; a move that waits for the read's end uses no CPU meanwhile."""
     manager = filled(brokers)
     log = manager.partition(*KEY)
     assert log is not None

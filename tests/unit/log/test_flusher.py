@@ -144,7 +144,7 @@ def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
 
 
 def test_a_flusher_whose_thread_cannot_start_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no thread can be started, the start of a broker fails, and its log folders are closed nevertheless."""
+    """If no thread can be started, the start of a broker fails, but its log folders are closed."""
     flusher = Flusher()
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError, match="can't start new thread"):

@@ -119,7 +119,7 @@ def test_a_damaged_owner_is_refused_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_a_lost_owner_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A folder with partitions that has lost its ids gets new ones, which is logged; a new folder logs none."""
+    """A folder with partitions that has lost its ids gets new ids, with a log line; a new folder has no such line."""
     first = LogDir(tmp_path, None, 4)
     first.create_partition_folder("t", 0, uuid.uuid4())
     first.close(clean=True)

@@ -289,7 +289,7 @@ def test_appends_go_on_while_a_partition_is_moved(
 def test_an_append_between_the_move_and_the_new_flusher(
     brokers: Brokers, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An append for which the former folder's flusher was called is flushed by that of the new folder."""
+    """An append for which the former folder's flusher was called is flushed by the new folder's flusher."""
     manager = filled(brokers, flush_messages=1)
     set_folder = manager._hosted.set_folder
 

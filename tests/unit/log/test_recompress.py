@@ -133,7 +133,7 @@ def test_wrong_inner_offsets_are_corrected_in_another_codec(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["gzip", "producer"])
 def test_wrong_inner_offsets_are_refused_in_the_same_codec(tmp_path: Path, kind: str) -> None:
-    """Kafka has read only offsets and times of such records, and cannot build the batch anew."""
+    """Kafka has read only offsets and times of such records, and cannot rebuild the batch."""
     log = of_type(tmp_path / "t-0", kind)
     assert (log.append(crooked(compression=CompressionType.GZIP)).error, log.log_end_offset) == (-1, 0)
 

@@ -16,7 +16,7 @@ FENCED, UNFENCED = SimpleNamespace(is_fenced=True), SimpleNamespace(is_fenced=Fa
     [(UNFENCED, UNFENCED, False), (FENCED, UNFENCED, True), (UNFENCED, FENCED, True), (UNFENCED, None, True)],
 )
 def test_a_member_is_fenced(heartbeats: object, registration: object, is_fenced: bool) -> None:
-    """A heartbeat and the metadata may say so at different times; a broker without a registration is fenced."""
+    """Heartbeats and the metadata may report a fence at different times; a broker without a registration is fenced."""
     member: Any = Member.__new__(Member)
     member.lifecycle = heartbeats
     member.metadata = SimpleNamespace(image=SimpleNamespace(brokers={1: registration} if registration else {}))

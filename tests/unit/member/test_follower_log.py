@@ -55,7 +55,7 @@ def test_segments_behind_damage_are_fetched_again(
 ) -> None:
     """Segments that do not follow the sound ones are removed with their indexes, and fetched again."""
     first, second, third, *_ = in_segments(tmp_path, quorum)
-    third.with_suffix(".index").write_bytes(b"")  # as Apache Kafka leaves one
+    third.with_suffix(".index").write_bytes(b"")  # Apache Kafka leaves such a file
     if harm == "cut":
         second.write_bytes(second.read_bytes()[:-1])
     else:
@@ -86,7 +86,7 @@ def test_a_tail_that_is_no_batch(tmp_path: Path, quorum: FakeQuorum, caplog: pyt
 def test_a_damaged_length_in_a_large_segment(
     tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the segment is not taken into memory as one batch, and is fetched again."""
+    """The rest of the segment is not read into memory as one batch, and is fetched again."""
     with RaftFollower(tmp_path, quorum) as follower:
         image = follower.catch_up()
         path, size_bytes = follower.log._segments[-1].path, follower.log.size_bytes

@@ -199,7 +199,7 @@ def test_a_replaced_delta_is_freed_at_once() -> None:
 
 
 class Shortage:
-    """One failure of the opening of a file of the metadata log, the n-th from now on, for lack of descriptors."""
+    """Failure of the n-th opening of a metadata log file from now on, for lack of descriptors."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, suffix: str = ".log") -> None:
         self.left, self.suffix, self.thread = number, suffix, "kafka-metadata-loader"
@@ -295,7 +295,7 @@ def test_a_shortage_of_descriptors_at_a_start(
 def test_a_snapshot_with_records_of_a_transaction(
     tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, change: tuple[Row, ...]
 ) -> None:
-    """No image has such records, so that the snapshot is not used, as any damaged one; the log has all records."""
+    """No image has such records, so the snapshot is not used, like any damaged one; the log has all records."""
     path = store_snapshot(tmp_path, quorum, rows.feature("metadata.version", 30), BEGIN, rows.topic("a", 1), *change)
     with RaftFollower(tmp_path, quorum) as follower:
         assert follower.catch_up() == quorum.image()

@@ -83,7 +83,7 @@ def test_a_full_disk_delays_the_metadata(monkeypatch: pytest.MonkeyPatch, caplog
     ],
 )
 def test_a_failure_that_ends_the_node(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
-    """A broken disk, and a defect, end the thread with their reason, once."""
+    """A broken disk or a defect ends the thread once, with its reason."""
     client = Client(monkeypatch, error)
     client.client._thread.join(30)
     assert not client.client._thread.is_alive()

@@ -210,7 +210,7 @@ def test_refusals_are_explained(tmp_path: Path, quorum: FakeQuorum, error: Error
 def test_a_node_without_an_epoch(
     tmp_path: Path, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch, error: Errors, epoch: int, text: str
 ) -> None:
-    """The address of a broker in controller.quorum.bootstrap.servers is named as one that may be no controller's.
+    """The error names a broker's address in controller.quorum.bootstrap.servers as possibly no controller's.
 
     A controller before the first election has epoch 0.
     """

@@ -79,7 +79,7 @@ def test_a_failed_topic_is_logged_and_may_be_requested_again(caplog: pytest.LogC
 
 
 def test_a_topic_that_fails_for_many_clients_has_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """Clients ask for their topics several times a second; another topic has its own line."""
+    """Clients request their topics several times a second; a failed topic has one line, and another topic its own."""
     creation, channel = make()
     for name in ["a"] * 50 + ["b"]:
         creation.create([name], ALICE, "me", 5)

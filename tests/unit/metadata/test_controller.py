@@ -94,7 +94,7 @@ def test_waiting_changes_share_a_batch(controller: MemoryController, calls: list
 
 
 def test_the_error_of_a_plan_is_its_callers(controller: MemoryController, calls: list[tuple[str, list[str]]]) -> None:
-    """The caller gets the error of its plan, an OSError too; other changes of the same sync are made."""
+    """The caller gets the error of its plan, even an OSError; other changes of the same sync are made."""
 
     def bad(error: Exception) -> Callable[[], None]:
         return lambda: controller.change(raising(error))
@@ -120,7 +120,7 @@ def test_a_record_that_contradicts_the_image_is_not_stored(controller: MemoryCon
 
 
 def test_a_record_that_contradicts_the_image_is_not_stored_with_other_changes(controller: MemoryController) -> None:
-    """A change that is refused stores nothing in the batch of those that wait with it."""
+    """A refused change stores nothing in the batch of the changes that wait with it."""
     unknown = metadata_record("UnfenceBrokerRecord", {"Id": 9, "Epoch": 1})
     results = together(
         controller, setting(controller, "a"), lambda: change(controller, unknown), setting(controller, "b")
@@ -169,7 +169,7 @@ def already_set(controller: MemoryController, name: str, error: Errors = Errors.
 
 @pytest.mark.parametrize("failure", ["", "is_full", "is_broken"])
 def test_a_change_that_finds_an_earlier_one_depends_on_it(controller: MemoryController, failure: str) -> None:
-    """A change that is found made, and one that an earlier one makes impossible, are refused if that one is."""
+    """A change that finds an earlier one, and so does nothing or fails, is refused if the earlier one is refused."""
     if failure:
         setattr(controller.storage, failure, True)
     calls = (
@@ -195,7 +195,7 @@ def test_a_change_that_finds_an_earlier_one_depends_on_it(controller: MemoryCont
 def test_waiting_changes_that_do_not_fit_into_one_batch(
     controller: MemoryController, calls: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next batch begins with the change that does not fit, which is refused if those before it are."""
+    """The next batch begins with the change that does not fit, which is refused if the changes before it are."""
     monkeypatch.setattr("kbroker.metadata.controller.BATCH_RECORDS", 2)
     waiting = (setting(controller, "a", "b"), setting(controller, "c"), setting(controller, "d"))
     assert together(controller, *waiting) == [None, None, None]

@@ -66,7 +66,7 @@ def _without(levels: dict[str, int], name: str) -> dict[str, int]:
     ],
 )  # fmt: skip
 def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
-    """No part of the request is done, and the message is Kafka's."""
+    """No part of the request is applied, and the message is Kafka's."""
     bench = make_bench(node_id=0)
     before = in_force(bench)
     name, level, _ = row

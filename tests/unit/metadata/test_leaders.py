@@ -1,4 +1,4 @@
-"""Elections that a client requests, of a leader that need not be in sync too, and reassignments."""
+"""Elections that a client requests, including unclean ones, and reassignments."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_preferred_election() -> None:
 
 
 def test_a_reassignment_ends_only_with_a_member_of_the_isr() -> None:
-    """Without one it is not cancelled, and another reassignment keeps the members until its replicas are in sync."""
+    """Without one it cannot be cancelled, and another reassignment keeps the members until its replicas are in sync."""
     moving = settled(reassigned(partition(3, (3,), 3), [1, 2], {2, 3}), {2})
     assert (moving.replicas, moving.isr, moving.leader) == ((1, 2, 3), (2,), 2)
     with pytest.raises(KafkaError, match=r"original replicas \[3\] is in the ISR \[2\]") as refused:

@@ -37,7 +37,7 @@ def topics(bench: Bench) -> Bench:
 
 
 def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
-    """A config change is in force before the next run of partitions, for the growing topic too."""
+    """A config change is in force before the next run of partitions, even for the growing topic."""
     seen: list[str | None] = []
 
     def change(name: str) -> None:
@@ -98,7 +98,7 @@ def test_a_disk_that_fails_late(topics: Bench) -> None:
 
 
 def test_a_topic_grows_once_at_a_time(topics: Bench) -> None:
-    """A second request for the topic is judged after the first, as one that comes later."""
+    """A second request for the topic is checked after the first, like a later request."""
     results: list[Errors] = []
     second = threading.Thread(target=lambda: results.append(grow(topics)))
     create = topics.logs.create_partitions

@@ -34,7 +34,7 @@ def of_topic(bench: Bench, name: str = "t") -> list[int]:
 
 
 def served(bench: Bench, name: str = "t") -> int:
-    """Return the number of partitions that are served, all of which have the log that is open."""
+    """Return the number of served partitions, after a check that each has its open log."""
     view = bench.ctx.topics.get(name)
     if view is None:
         return 0
@@ -74,7 +74,7 @@ def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
 
 
 def test_an_error_while_a_topic_is_put_in_force(topics: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic is not being opened any more when that has raised an error."""
+    """After the error the topic no longer counts as being opened."""
     monkeypatch.setattr(topics.ctx.topics, "_note_isr", raising(RuntimeError("no service")))
     with pytest.raises(RuntimeError, match="no service"):
         create(topics)
@@ -139,7 +139,7 @@ def test_another_request_for_the_topic(topics: Bench) -> None:
     make = topics.logs.create_partitions
 
     def note(topic: str, indexes: range, *rest: object) -> object:
-        if len(meanwhile.runs) == 3:  # before the last one
+        if len(meanwhile.runs) == 3:  # before the last run
             wait_until(lambda: len(errors) == 1)
         return make(topic, indexes, *rest)  # type: ignore[arg-type]
 
@@ -187,7 +187,7 @@ def test_a_disk_that_fails_late(topics: Bench, fails: str) -> None:
 
 
 def test_added_partitions_without_logs(topics: Bench) -> None:
-    """A failure in the last step of a creation is one of the topic, which does not stay, stored and not served."""
+    """If the last step of a creation fails, the topic fails: it does not remain stored without being served."""
 
     def grow() -> None:
         with topics.ctx.topics.lock:  # all of it before the next run
@@ -227,7 +227,7 @@ def test_many_topics_of_one_request(topics: Bench) -> None:
 
 
 def test_topics_without_logs_to_make_are_left_out_of_a_run(topics: Bench) -> None:
-    """A complete topic waits for the others, and one that failed is not tried again."""
+    """A complete topic waits for the others, and a failed topic is not retried."""
     tried: list[tuple[str, int]] = []
     make = topics.logs.create_partitions
 

@@ -81,7 +81,7 @@ def test_changes_of_other_topics_do_not_wait(topics: Bench) -> None:
 
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_topic_that_is_created_again_meanwhile(topics: Bench, run: int) -> None:
-    """The logs that are left of the deleted topic are removed first, durably, and the new ones stay."""
+    """The remaining logs of the deleted topic are removed first, durably, and the new topic's logs stay."""
     meanwhile = Meanwhile(topics, {run: lambda: topics.ctx.topics.create(NewTopic("t", COUNT))})
     before = topics.ctx.topics.get("t")
     topics.ctx.topics.delete("t")
@@ -97,7 +97,7 @@ def test_a_topic_that_is_created_again_meanwhile(topics: Bench, run: int) -> Non
 
 
 def test_coordinators_end_with_the_topic_before_its_logs_are_removed(topics: Bench) -> None:
-    """A topic that is created again meanwhile would else wait for them, or be taken for the deleted one."""
+    """Otherwise a topic that is created again meanwhile would wait for them, or be taken for the deleted topic."""
     ended: list[tuple[str, bool, int]] = []
 
     def note(name: str) -> None:
@@ -110,7 +110,7 @@ def test_coordinators_end_with_the_topic_before_its_logs_are_removed(topics: Ben
 
 
 def test_many_topics_of_one_request(topics: Bench) -> None:
-    """The logs of many topics of one request are removed in runs together, and synced once."""
+    """The logs of many topics of one request are removed in shared runs and synced once."""
     topics.ctx.topics.create_all([NewTopic("u", 10), NewTopic("kept", 1), NewTopic("v", 20)])
     meanwhile = Meanwhile(topics, {})
     topics.ctx.topics.delete_all(["u", "t", "v"])

@@ -101,7 +101,7 @@ def test_a_start_does_not_wait_for_name_servers(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_stop_closes_a_connection_without_a_request(server: tuple[HttpServer, VirtualClock]) -> None:
-    """No deadline ends it any more, and its thread would wait for the client."""
+    """After a stop no deadline ends the connection, so its thread would wait for the client."""
     with connected(server[0].url) as silent:
         while not server[0]._server._open:
             pass
@@ -122,7 +122,7 @@ def test_connections_that_never_ask_lock_no_client_out() -> None:
 
 
 def test_a_request_without_its_end_is_not_served() -> None:
-    """Neither a client that closes within its headers nor one that has to give its place up causes a scrape."""
+    """Neither a client that closes within its headers nor one that has to give up its place causes a scrape."""
     asked = threading.Semaphore(0)
 
     def text(accept: str | None = None) -> tuple[bytes, str]:
@@ -263,7 +263,7 @@ def test_the_address_of_a_client(host: str, peer: str) -> None:
 def test_a_want_of_memory_does_not_end_the_port(
     monkeypatch: pytest.MonkeyPatch, server: tuple[HttpServer, VirtualClock]
 ) -> None:
-    """Nor does a line of the log for which there is no memory."""
+    """A failed allocation, even that of a log line, does not end the port."""
     failed = threading.Event()
 
     def fail(_: object) -> None:

@@ -110,7 +110,7 @@ def test_one_name_has_one_kind(rig: Rig) -> None:
 
 
 def test_openmetrics_has_one_type_for_a_name(rig: Rig) -> None:
-    """A gauge x beside a counter x_total would make the whole page invalid there: the first of them is shown."""
+    """In OpenMetrics a gauge x beside a counter x_total would make the page invalid: the first of them is shown."""
     service = Service(rig)
     pushed(rig, service, 7, "c", Point("x", (), 1, False, False), Point("x.total", (), 2, True, True),
            Point("y", (), 1, False, False), Point("y.total", (), 2, False, False))  # fmt: skip

@@ -153,7 +153,7 @@ def test_builders_must_be_there() -> None:
 
 
 def test_rows_that_could_not_be_assigned_are_not_appended() -> None:
-    """A failed assignment ends the one before it."""
+    """A failed assignment discards the previous assignment."""
     rows = ArrowRows(2, None, None, numbers([0, 2]))
     rows.assign(3)
     with pytest.raises(ValueError, match="from 0 to 1, got 2"):

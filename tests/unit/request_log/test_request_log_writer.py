@@ -116,7 +116,7 @@ def test_a_close_while_the_topic_cannot_be_created(
 
 
 def test_a_topic_that_cannot_be_created_is_one_line_a_minute(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """The writer tries it again every 100 ms."""
+    """The writer retries the creation every 100 ms."""
     writer = make_writer(bench, None, raising(KafkaError(Errors.KAFKA_STORAGE_ERROR, "the disk is full")), 1)
     writer.stop()
     writer.run()
@@ -220,7 +220,7 @@ def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is counted as dropped is not in the file, and the file is used further."""
+    """A record that is counted as dropped is not in the file, and the file remains in use."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
     mend = tear_the_next_write(monkeypatch)

@@ -41,7 +41,7 @@ def ends(thread: threading.Thread) -> bool:
 
 
 def test_a_check_does_not_wait_for_another_one(gate: list[threading.Thread]) -> None:
-    """The event that it reports is not missed: the slow thread tests once more."""
+    """The event that the second check reports is not missed: the slow thread tests once more."""
     node = Node(VirtualClock())
     node.watch(EVENT)
     try:

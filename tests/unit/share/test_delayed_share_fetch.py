@@ -16,7 +16,7 @@ from tests.support.share import KEY, ShareBench, header
 
 
 def test_one_batch_may_exceed_the_limit_until_there_are_records() -> None:
-    """Partitions without records leave that to the next one; after records the limit holds."""
+    """Partitions without records leave the exception to the next partition; after records the limit holds."""
     read: list[bool] = []
 
     def log(records: bytes) -> Any:
@@ -49,7 +49,7 @@ def test_one_batch_may_exceed_the_limit_until_there_are_records() -> None:
 
 
 def test_partitions_are_released_if_the_response_cannot_be_made() -> None:
-    """Other share fetches that wait for them need not wait for their time."""
+    """Other share fetches that wait for the partitions need not wait for their time-out."""
     key = SharePartitionKey("g", UUID(int=7), "t", 0)
     share: Any = SimpleNamespace(
         acquire_fetch_lock=lambda _: True, release_fetch_lock=lambda _: None, next_fetch_offset=lambda: 0
@@ -65,7 +65,7 @@ def test_partitions_are_released_if_the_response_cannot_be_made() -> None:
 
 
 def test_a_fetch_without_memory_keeps_no_partition() -> None:
-    """Others can read the partition, and the fetch has a response."""
+    """Other fetches can read the partition, and the fetch has a response."""
     bench = ShareBench((0, 9))
     log: Any = None
     done: list[object] = []

@@ -526,7 +526,7 @@ def test_a_persister_that_raises(bench: ShareBench, caplog: pytest.LogCaptureFix
 def test_an_acknowledgement_whose_end_raises_delays_no_other(
     bench: ShareBench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The writes that are queued after it are done, and the traceback is logged."""
+    """The writes that are queued after the first one are done, and the traceback is logged."""
     bench.fetch("a")
     done: list[KafkaError | None] = []
 

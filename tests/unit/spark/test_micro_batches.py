@@ -173,7 +173,7 @@ def test_without_connect_spark_calls_the_function_itself() -> None:
 
 
 def test_a_client_without_its_second_thread_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with too many threads keeps no heartbeat, and no note on the server."""
+    """If its second thread cannot be started, the client keeps no heartbeat thread and no note on the server."""
     server = FakeServer()
     with monkeypatch.context() as patch:
         started = allow_threads(patch, 1)
@@ -184,7 +184,7 @@ def test_a_client_without_its_second_thread_has_none(monkeypatch: pytest.MonkeyP
 
 
 def test_a_heartbeat_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One failed call to the server does not let a long batch end in a client that seems to be silent."""
+    """One failed call to the server does not make the client of a long batch appear silent."""
     monkeypatch.setattr(micro_batches, "BEAT_SECONDS", 0.001)
     has_beaten = threading.Event()
 

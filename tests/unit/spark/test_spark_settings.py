@@ -249,7 +249,7 @@ def test_masters_of_spark(master: str) -> None:
 
 @pytest.mark.parametrize("master", ["nonsense", "local[x]", "local[0]", "spark:/a:7077", "a:7077", "YARN", "k8s://"])
 def test_what_is_no_master_is_refused_before_spark_starts(master: str) -> None:
-    """Spark itself refuses it when its JVM has started."""
+    """Spark itself refuses such a master only after its JVM has started."""
     with pytest.raises(PipelineError) as refused:
         require_master(master)
     assert str(refused.value).endswith(f", got {master!r}")

@@ -71,7 +71,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def test_nothing_refers_to_a_closed_service(tmp_path: Path) -> None:
-    """A node of an embedded cluster that stops leaves its clients and their values to no controller."""
+    """After a node of an embedded cluster stops, no controller keeps its clients and their values."""
     rig = Rig(tmp_path)
     assert rig.controller.publishers == [rig.service.manager]
     rig.service.close(5)
@@ -176,7 +176,7 @@ def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatc
 
 
 def test_each_resource_gets_a_short_client_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole, a client id of 32,767 characters in each of 10,000 empty resources would be 330 MB."""
+    """Untruncated, a client id of 32,767 characters in each of 10,000 empty resources would be 330 MB."""
     rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
     sent: list[bytes] = []
     assert rig.service.forwarder is not None

@@ -12,7 +12,7 @@ from kbroker.testing import EmbeddedCluster
 
 @pytest.mark.parametrize(("owner", "step"), [(BrokerStorage, "load"), (BrokerRuntime, "_start_network")])
 def test_a_signal_handler_that_stops_a_start(owner: type, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handler, which runs in the thread of the start, takes nothing apart; the start does, and is cancelled."""
+    """The handler, which runs in the start's thread, closes nothing; the start closes its parts and is cancelled."""
     cluster = EmbeddedCluster(2)
     original = getattr(owner, step)
 

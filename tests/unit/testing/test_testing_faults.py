@@ -122,7 +122,7 @@ def test_a_misspelled_argument_is_named(broker: QuietBroker, rules: FaultRules) 
 
 @pytest.mark.parametrize(("name", "pattern"), [("topic", ["orders"]), ("topic", 5), ("client_id", b"app")])
 def test_a_pattern_is_text(broker: QuietBroker, rules: FaultRules, name: str, pattern: Any) -> None:
-    """Several topics are refused; such a rule matched nothing, and only the broker's log said so."""
+    """Several topics are refused; earlier, such a rule matched nothing, and only the broker's log reported this."""
     with pytest.raises(TypeError, match=f"{name}: expected one name or pattern, got .*; add a rule for each name"):
         rules.add("Produce", drop=True, **{name: pattern})
     assert (rules.all(), broker.shown) == ([], None)

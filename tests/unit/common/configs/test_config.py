@@ -330,10 +330,10 @@ def test_invalid_values_of_own_keys(name: str, value: str, allowed: str) -> None
 
 
 def test_largest_time_of_a_stop() -> None:
-    """The bound is a time that a wait takes on each platform, so that a stop does not fail."""
+    """The bound is a wait that every platform supports, so that a stop does not fail."""
     key = "kbroker.shutdown.timeout.ms"
     most_ms = BrokerConfig({key: str(INT32_MAX)}).integer(key)
-    assert most_ms / 1000 <= min(threading.TIMEOUT_MAX, 4_294_967)  # the second one is that of Windows
+    assert most_ms / 1000 <= min(threading.TIMEOUT_MAX, 4_294_967)  # the second value is the limit of Windows
     with pytest.raises(ConfigError, match=f"Invalid value {INT32_MAX + 1} for configuration {key}"):
         BrokerConfig({key: str(INT32_MAX + 1)})
 

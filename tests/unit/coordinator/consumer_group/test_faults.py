@@ -123,7 +123,7 @@ def test_topics_of_an_expression_that_cannot_be_stored(caplog: pytest.LogCapture
 
 
 def test_a_background_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are completed, and later tasks run."""
+    """The other tasks are completed, and later tasks run."""
     done: list[str] = []
 
     def task(name: str, fails: bool = False) -> Iterator[None]:

@@ -404,7 +404,7 @@ def test_a_static_member_that_returns_with_other_topics_keeps_its_partitions(ben
 
 @pytest.mark.parametrize("epoch", [-1, -2])
 def test_a_member_that_is_removed_leaves_no_time_out(bench: ConsumerGroupBench, epoch: int) -> None:
-    """A member that leaves, and a static one whose place is taken."""
+    """A member that leaves, and a static member whose place is taken, have no time-out left."""
     bench.join("a", instance="i")
     bench.beat("a", epoch, instance="i")
     bench.join("b", instance="i")
@@ -425,7 +425,7 @@ def test_a_slow_assignment_is_followed_by_a_pause(bench: ConsumerGroupBench, mon
     monkeypatch.setattr(target_assignment, "ASSIGNORS", {"uniform": slow})
     epochs = [bench.join(name).epoch for name in "abcdefgh"]
     assert made == [1, 2, 3, 4, 5, 6], "the fifth takes 25 ms"
-    bench.after(69)  # 99 since the sixth began
+    bench.after(69)  # 99 ms since the sixth began
     bench.beat("h", epochs[-1])
     assert made == [1, 2, 3, 4, 5, 6]
     bench.after(1)

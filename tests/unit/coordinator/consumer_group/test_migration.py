@@ -253,7 +253,7 @@ def test_data_of_a_custom_assignor_stops_an_upgrade(bench: ConsumerGroupBench) -
 
 
 def test_a_sync_with_malformed_metadata_of_the_first_protocol(bench: ConsumerGroupBench) -> None:
-    """The upgrade reads that of the common protocol only; the sync fails as in Kafka, without a decoding error."""
+    """The upgrade reads only the common protocol's metadata; the sync fails as in Kafka, without a decoding error."""
     one = bench.groups.join(protocols=[("own", b"\0"), *protocols()]).one
     bench.groups.sync(one.member_id, 1, {one.member_id: assignment({"t": [0, 1, 2, 3]})})
     waiting = bench.groups.join(protocols=protocols())

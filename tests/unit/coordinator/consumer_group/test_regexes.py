@@ -232,7 +232,7 @@ def test_without_a_thread_expressions_are_matched_later(monkeypatch: pytest.Monk
 
 
 def test_an_expression_without_its_members_does_not_count_for_another() -> None:
-    """A member that replaces a static one continues with the static one's expression; its own one is not counted."""
+    """A member that replaces a static member continues with that member's expression; its own is not counted."""
     bench = ConsumerGroupBench(FakeImage(foo=1, bar=1))
     bench.join("a", regex="f.*")
     bench.join("b", regex="b.*", instance="i")

@@ -36,7 +36,7 @@ def signed(value: int) -> int:
 
 
 def test_the_rack_is_hashed_with_each_partition() -> None:
-    """The bytes of a topic are Kafka's; a group of it hashes the hash."""
+    """A topic is hashed from Kafka's bytes; the hash of a group with this topic is the hash of that hash."""
     image = FakeImage(t=2)
     image.rack = "a\u00e9"
     text = struct.pack("<HHi", ord("a"), 0xE9, 2)

@@ -229,7 +229,7 @@ def test_keys_of_others_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_snapshots_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
-    """Work in the background that fails is logged, and tried again later."""
+    """Background work that fails is logged and retried later."""
     topic = MemoryTopic(VirtualClock(), count=1)
     share = Share(topic=topic)
     share.coordinator.initialize(KEY, 0, 3)
@@ -246,7 +246,7 @@ def test_snapshots_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_the_deletion_of_the_own_topic() -> None:
-    """The states are those of the new topic, which has none."""
+    """After the deletion, the states are those of the new topic, which has none."""
     share = initialized()
     assert share.topic is not None
     share.topic.logs = MemoryTopic(share.clock).logs

@@ -26,7 +26,7 @@ BUSY = Errors.CONCURRENT_TRANSACTIONS
 
 @dataclass
 class FakeCoordinator:
-    """Coordinator that refuses the first partition with each of ``errors`` in turn, and then nothing."""
+    """Coordinator that refuses the first partition with each of ``errors`` in turn, and then refuses nothing."""
 
     clock: VirtualClock
     errors: list[Errors] = field(default_factory=list)

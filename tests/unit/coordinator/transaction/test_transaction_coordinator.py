@@ -73,7 +73,7 @@ def test_an_unknown_id_takes_any_producer(tx: Transactions) -> None:
 
 
 def test_an_exhausted_epoch_brings_another_producer_id(tx: Transactions) -> None:
-    """The producer that states its id gets a new one too, and its retry is recognized by the previous id."""
+    """A producer that states its id gets a new id too, and its retry is recognized by the previous id."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
     assert tx.init() == Producer(1000, EXHAUSTED_EPOCH)

@@ -213,7 +213,7 @@ def test_loops_take_turns_at_the_pool(backend: object) -> None:
 
 
 def test_turn_that_is_not_taken_is_lost(backend: object) -> None:
-    """A loop that is not polled delays the others for a fifth of a second, not for ever."""
+    """A loop that is not polled delays the others for a fifth of a second, not forever."""
     pool = MemoryPool(900, 900)
     idle, busy = Bench(backend, pool=pool), Bench(backend, pool=pool)
     held = pool.try_allocate(900)
@@ -291,7 +291,7 @@ def test_lowest_priority_channel(bench: Bench) -> None:
 
 
 def test_empty_request(bench: Bench) -> None:
-    """SL-12: a request of no bytes is delivered and gets its response."""
+    """SL-12: an empty request is delivered and gets its response."""
     bench.connect("0")
     bench.request("0", b"")
     assert bench.received(100) == [("0", b"")]

@@ -396,7 +396,7 @@ def test_a_failure_of_one_partition(
     method: str,
     work: str,
 ) -> None:
-    """The others are cleaned, and the failure is logged, except for the retention of a partition deleted meanwhile."""
+    """Other partitions are cleaned; the failure is logged, except for retention of a partition deleted meanwhile."""
     caplog.set_level("INFO")
     errors = [OSError(errno.ENOSPC, "full"), ValueError("the log is closed")]
     for error in errors if work == "retention" else errors[:1]:
@@ -435,7 +435,7 @@ def test_a_partition_deleted_before_its_round(
 
 
 def test_age_of_records_without_time(log: PartitionLog, tmp_path: Path) -> None:
-    """Without a timestamp the time of the file counts; that of a removed file is now."""
+    """Without a timestamp the modification time of the file counts; for a removed file it is the current time."""
     config = CompactionConfig(min_compaction_lag_ms=60_000)
     fill(log, -1, -1)
     files = [tmp_path / "t-0" / f"{base:020d}.log" for base in (0, 1)]

@@ -1,4 +1,4 @@
-"""Leader epochs: where the records of each end, which OffsetForLeaderEpoch and Fetch respond."""
+"""Leader epochs: the end offset of each, as in the responses to OffsetForLeaderEpoch and Fetch."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_ends_after_the_log_start(log_start: int, first: tuple[int, int], second
 
 
 def test_a_slow_append_holds_no_question_up() -> None:
-    """Ends of epochs are found while an append to a slow disk holds the append lock: Fetch asks in network threads."""
+    """Ends of epochs are found while a slow append holds the append lock, since Fetch needs them in network threads."""
     log = of_epochs(4)
     append_lock.hold(log)
     with ThreadPoolExecutor(1) as pool:

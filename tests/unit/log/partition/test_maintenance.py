@@ -87,7 +87,7 @@ def test_retention_by_size(tmp_path: Path) -> None:
 
 
 def test_retention_of_many_segments(tmp_path: Path) -> None:
-    """Retention deletes 16 segments at a time, and records are appended in between; it ends with a file that fails."""
+    """Retention deletes 16 segments at a time, and records are appended in between; it ends at a file that fails."""
     size = len(batch(b"x" * 100))
     log = open_log(tmp_path / "t-0", config={"segment.bytes": size, "retention.bytes": size, "retention.ms": -1})
     for _ in range(41):
@@ -283,7 +283,7 @@ def test_retention_where_there_is_no_room_for_a_new_segment(tmp_path: Path) -> N
 
 
 def test_roll_that_fails_leaves_no_segment(tmp_path: Path) -> None:
-    """A smaller batch is appended to the old segment then, and the log is undamaged when it is opened again."""
+    """After the failure the old segment accepts a smaller batch, and the log is undamaged when it is opened again."""
     folder = tmp_path / "t-0"
     log = open_log(folder, config={"segment.bytes": 300})
     assert log.append(batch(b"x" * 100)).error == 0

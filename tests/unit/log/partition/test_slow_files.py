@@ -28,7 +28,7 @@ def slow(path: Path, pool: ThreadPoolExecutor, append: Callable[..., AppendInfo]
     """
     path.touch()
     with path.open("rb") as file:
-        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # at the open; ignored unless it has a handler
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # sent at the open; ignored unless it has a handler
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         running = pool.submit(append, *args)
         wait_until(lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_UNLCK, what="the append opens the file")

@@ -59,7 +59,7 @@ def test_marker_keeps_the_guard_of_the_next_transaction(state: ProducerStateMana
 
 
 def test_marker_keeps_the_lowest_sequence_of_a_refused_batch(state: ProducerStateManager) -> None:
-    """As in Kafka, a batch that was verified and then refused keeps later sequences out after the marker too."""
+    """As in Kafka, a batch that was verified and then refused blocks later sequences even after the marker."""
     state.verify(PID, 0, -1, bumps_epochs=True)
     assert state.end_transaction(PID, 0, 0, commit=False) == (0, None)
     guard = state.verify(PID, 0, 0)[1]
@@ -171,7 +171,7 @@ def test_transaction_of_the_largest_epoch_can_end(state: ProducerStateManager) -
 
 
 def test_marker_of_the_largest_epoch_ends_the_verification(state: ProducerStateManager) -> None:
-    """No transaction of the same producer id follows it, so that a verification is of the one that it ends."""
+    """No transaction of the producer id follows the marker; a verification belongs to the transaction that it ends."""
     for transaction_version in (1, 2):
         guard = state.verify(PID, 32767, 0, bumps_epochs=True)[1]
         found = state.end_transaction(PID, 32767, 1, commit=False, transaction_version=transaction_version)

@@ -75,7 +75,7 @@ def rebuild(index: TransactionIndex, rows: list[Row]) -> bool:
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])
 def test_collect_of_many(tmp_path: Path, count: int) -> None:
-    """The entries of a read are found anywhere in the index, also after the next opening, and need little memory."""
+    """The entries of a read are found anywhere in the index, even after the next opening, and need little memory."""
     rows = [*map(row_of, range(count))]
     index = TransactionIndex(tmp_path, 0)
     for row in rows:
@@ -116,7 +116,7 @@ def test_any_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", [None, 0, 63, 64, 100, 899])
 @pytest.mark.parametrize("rebuilt", [0, 64, 100, 900, 1000])
 def test_rebuild_of_many(tmp_path: Path, changed: int | None, rebuilt: int) -> None:
-    """A rebuild writes from the first entry that differs, and cuts those that are too many."""
+    """A rebuild writes from the first entry that differs, and removes surplus entries."""
     file = path_of(tmp_path)
     file.write_bytes(encoded(map(row_of, range(900))))
     if changed is not None:

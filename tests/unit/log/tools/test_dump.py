@@ -238,7 +238,7 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_repair_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segment stays as it is, and no file of the attempt fills the disk further."""
+    """The segment is unchanged, and no file of the attempt takes up disk space."""
     damaged = bytearray(batch(1))
     damaged[-2] ^= 0x40
     content = batch(0) + bytes(damaged) + batch(2)
@@ -252,7 +252,7 @@ def test_a_repair_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_repair_that_fails_after_its_first_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start reads the partition again, whose files are not those of a clean stop any more."""
+    """The next start reads the partition again, whose files are no longer those of a clean stop."""
     damaged = bytearray(batch(1))
     damaged[-2] ^= 0x40
     log = segment(tmp_path / "t-0", 0, batch(0), bytes(damaged), batch(2))

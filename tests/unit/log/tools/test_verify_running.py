@@ -31,7 +31,7 @@ def append(manager: LogManager, time_ms: int) -> None:
 
 
 def test_an_append_during_the_check_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that the indexes get once the segment has been read are not checked against the read batches."""
+    """Index entries added after the segment has been read are not checked against the batches that were read."""
     manager = started(tmp_path)
     for i in range(3):
         append(manager, NOW_MS + i)

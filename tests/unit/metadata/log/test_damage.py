@@ -207,7 +207,7 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(
 
 
 def test_a_snapshot_without_the_first_partition_of_a_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has all records, and replaces the snapshot as any that is damaged."""
+    """The log has all records and replaces the snapshot, as it replaces any damaged one."""
     controller = LoggedController(tmp_path)
     image = controller.image
     records = [*records_of(image, image.level), *read((metadata_images.topic("t", 1), partition(1, 1)))]
@@ -218,7 +218,7 @@ def test_a_snapshot_without_the_first_partition_of_a_topic(tmp_path: Path, caplo
 
 
 def test_a_log_without_the_first_partition_of_a_topic(tmp_path: Path) -> None:
-    """A start refuses the log with the advice; a recovery keeps the records of the snapshot before."""
+    """A start refuses the log and advises a recovery, which keeps the records of the previous snapshot."""
     controller = LoggedController(tmp_path)
     change(controller, group_config("g"))
     image = controller.image

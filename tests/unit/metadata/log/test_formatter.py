@@ -172,6 +172,6 @@ def test_folders_that_cannot_be_formatted(tmp_path: Path) -> None:
 
 
 def test_a_salted_password_is_not_empty() -> None:
-    """Any client could log in with the keys of an empty one."""
+    """Any client could log in with the keys of an empty salted password."""
     with pytest.raises(FormatError, match="The 'saltedpassword' value must not be empty for add-scram"):
         credential_record('SCRAM-SHA-256=[name=a,salt="N3E=",saltedpassword=""]')

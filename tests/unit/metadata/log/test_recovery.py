@@ -161,7 +161,7 @@ def test_first_records_of_former_times_are_no_replacement(folder: Path) -> None:
 
 
 def test_metadata_of_a_development_version_is_refused(folder: Path) -> None:
-    """A metadata file of former times prevents the start, the recovery and a clean bill, and no file changes."""
+    """A development version's metadata file prevents a start, a recovery and a clean verification; no file changes."""
     path = folder / "kbroker-metadata.db"
     path.write_bytes(b"rows")
     before = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file() and one.name != ".lock"}
