@@ -13,7 +13,7 @@ class PipelineError(UserError):
     """A problem and its remedy in one sentence, which the command line prints without a traceback."""
 
 
-#: Packages of the extra `spark`; pandas: Spark requires it for functions over Arrow batches.
+#: Packages of the extra `spark`; Spark requires pandas for functions over Arrow batches.
 PACKAGES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
 INSTALL = 'pip install "kbroker[spark]"'
 
@@ -44,7 +44,7 @@ NEEDS_CREDENTIALS = (
 
 
 def reason_of_store(error: Exception | str) -> str:
-    """Return the reason for a failure of a store on this machine, with the remedy where it is a lack of credentials."""
+    """Return the reason for a failure of a store on this machine, with the remedy if credentials are missing."""
     reason = reason_of_delta(error)
     if NO_CREDENTIALS.search(reason) is None:
         return reason

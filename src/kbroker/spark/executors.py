@@ -93,7 +93,7 @@ def _probe(spark: SparkSession, tasks: int) -> None:
     """Run as many tasks as there are slots: Spark gives each executor one before it gives any a second."""
     from pyspark.sql import functions as F
 
-    look = F.udf(_looker(MODULES), "string", useArrow=False)  # without Arrow it runs where there is no pyarrow
+    look = F.udf(_looker(MODULES), "string", useArrow=False)  # without Arrow, it runs even if pyarrow is not installed
     rows = _spoken(lambda: spark.range(0, tasks, 1, tasks).select(look("id").alias("found")).collect())
     for row in rows:
         _judge(json.loads(row["found"]), "Spark's executor", NEEDS_PYTHON)

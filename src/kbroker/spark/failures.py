@@ -11,8 +11,8 @@ from kbroker.spark.errors import NEEDS_CREDENTIALS, NO_CREDENTIALS, NO_WORKER, P
 T = TypeVar("T")
 
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
-#: Not py4j's own, which only reports that Java raised an exception: Java's message states the reason.
-#: Behind an error of delta-rs come its causes, a line with an arrow for each.
+#: Not py4j's own exception, which only reports that Java raised one: Java's message states the reason.
+#: The causes of an error of delta-rs follow it, each on a line with an arrow.
 _PYTHON = re.compile(
     r"^\s*(?!py4j\.protocol\.)((?:\w+\.)*\w+(?:Error|Exception): .+(?:\n\s*(?:\x1b\[\d+m)?\u21b3.+)*)$", re.MULTILINE
 )
@@ -21,7 +21,7 @@ _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _AFTER_CALL = re.compile(r"^An error occurred while calling [^\n]*\n: (.+?)(?=\n\s*at |\Z)", re.DOTALL | re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
 _NO_WORKER = re.compile(rf"{NO_WORKER}|Timed out while waiting for the Python worker to connect back")
-TRIES = 3  # of a job for which no Python worker started, each after ten seconds
+TRIES = 3  # attempts at a job for which no Python worker starts; each fails after ten seconds
 _CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE]"
 #: Spark's own readers name the file; the first match is the one that failed.
 _UNREADABLE_BY_SPARK = (
@@ -75,9 +75,9 @@ _LACKING = (
 
 
 def with_workers(job: Callable[[], T]) -> T:
-    """Run a Spark job, again if no Python worker started in time, because no work was done until then.
+    """Run a Spark job; run it again if no Python worker started in time, because no work was done by then.
 
-    Raises: the job's exceptions, this one only after TRIES.
+    Raises: the job's exceptions; the one about Python workers only after TRIES attempts.
     """
     for left in reversed(range(TRIES)):
         try:

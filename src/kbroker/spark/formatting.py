@@ -30,7 +30,7 @@ def duration(ms: float | None) -> str:
 
 
 def share(part: float) -> str:
-    """Format a part of one in percent."""
+    """Format a fraction, 0 to 1, in percent."""
     return f"{100 * part:.1f} %"
 
 

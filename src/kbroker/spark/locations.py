@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kbroker.spark.errors import PipelineError
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two characters at least: one is a drive of Windows
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two characters: a single one is a drive of Windows
 _LOCAL = "file"
 
 

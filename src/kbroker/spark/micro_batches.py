@@ -1,8 +1,8 @@
 """Pass the micro-batches of a stream to a function of this process, over Spark Connect too.
 
-There `foreachBatch` runs its function on the server, in a separate process. That function only offers the batch as a
-global temporary view and waits until this process has taken it: the batch is committed when the function of this
-process has returned, and not if it has raised or this process has ended.
+Over Spark Connect, `foreachBatch` runs its function on the server, in a separate process. That function only offers the
+batch as a global temporary view and waits until this process has taken it: the batch is committed when the function of
+this process has returned, and not if it has raised or this process has ended.
 
 The two processes exchange notes as global temporary views as well, because those belong to the whole server. The
 server's function may run in a clone of the client's session (since Spark 4.3), where settings and temporary views of
@@ -135,7 +135,7 @@ class _Client:
         number = 0
         while not self._closed.wait(BEAT_SECONDS):
             number += 1
-            with suppress(Exception):  # of a call to the server; it waits for the next one
+            with suppress(Exception):  # the call to the server failed; the server waits for the next heartbeat
                 self._beat(number)
 
     def _take(self) -> None:

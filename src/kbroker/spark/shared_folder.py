@@ -1,4 +1,4 @@
-"""Check by tasks that Spark's executors see the folders and files of the driver.
+"""Check by tasks that Spark's executors share the folders and files of the driver.
 
 Executors on other machines would write to a folder of the same name on their own disks, which Spark takes for a
 success: a table would stay empty while the offsets of the stream advance.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TABLES_AND_LOGS = "tables and logs"
 SETTLE_SECONDS = 5.0  # the delay after which a network file system shows a new file
 _STEP_SECONDS = 0.1
-MAX_FILES = 16  # compared
+MAX_FILES = 16  # number of files compared
 BEGINNING_BYTES = 4096
 #: The number of compared bytes of a file, and their hash.
 Beginning = tuple[int, str]
@@ -44,7 +44,7 @@ def require_shared(
     *,
     what: str = TABLES_AND_LOGS,
 ) -> None:
-    """Check by tasks that executors see a new file in `folder`, can write there, and see the same `files`.
+    """Check by tasks that executors find a new file in `folder`, can write there, and have the same `files`.
 
     Without a folder only `files` are compared. It does nothing if all processes run here. Executors that start
     later are not checked.
@@ -76,7 +76,7 @@ def require_shared(
 
 
 def _ask(spark: SparkSession, probe: str | None, known: Mapping[str, Beginning], what: str) -> dict[str, str]:
-    """Run the tasks; return their hosts by number. Raises: PipelineError if one of them misses something."""
+    """Run the tasks; return their hosts by number. Raises: PipelineError if one of them lacks something."""
     tasks = 2 * parallelism(spark)
     look = partial(_look, probe, known)
     found = with_workers(lambda: spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect())
@@ -148,7 +148,7 @@ def _beginning(file: str | os.PathLike[str], size_bytes: int) -> Beginning:
 
 
 def settles(is_there: Callable[[], bool]) -> bool:
-    """Return whether a condition holds, or comes to hold within SETTLE_SECONDS."""
+    """Return whether a condition holds now, or within SETTLE_SECONDS."""
     clock = SystemClock()
     until_ms = clock.now_ms() + SETTLE_SECONDS * 1000
     while not is_there():

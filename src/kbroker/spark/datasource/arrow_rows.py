@@ -60,7 +60,7 @@ def _headers(array: Any) -> tuple[Any, ...]:
     if array.type != HEADERS:
         array = array.cast(HEADERS)
     valid, ends = array.buffers()[:2]
-    structs = array.values  # whole, because offsets count from its beginning also for a slice
+    structs = array.values  # the whole array: even a slice's offsets count from its beginning
     struct_valid = structs.buffers()[0]
     keys, values = (_strings(structs.field(name)) for name in ("key", "value"))  # which apply the structs' offset
     return array.offset, valid, ends or b"", len(structs), structs.offset, struct_valid, keys, values

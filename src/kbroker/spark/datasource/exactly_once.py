@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # properties of Spark's tasks
-SOME_TOPIC = "__consumer_offsets"  # the partition of the note where each row names its topic: it must exist
+SOME_TOPIC = "__consumer_offsets"  # topic of the note's partition if each row names its own topic: it must exist
 SIZED = ("key", "value")
 PLAN_CHANGED = (
     "Spark runs the batch again with other tasks: which of its rows are already written is unknown. Start the query "
@@ -63,7 +63,7 @@ class TaskTransaction:
     Args:
         cluster: not owned.
         options: with a transactional id.
-        query_id: unique, and kept over a restart of the query.
+        query_id: unique, and unchanged by a restart of the query.
         batch_id: grows by one with each batch.
         task: its number in the batch.
 
@@ -159,7 +159,7 @@ def in_task(run_id: str | None) -> tuple[str, int, int]:
     """Return the query, batch and task that this process runs.
 
     Args: ``run_id``: identity of a batch query, which is one batch; None in a streaming query.
-    Raises: PipelineError where Spark does not provide them.
+    Raises: PipelineError if Spark does not provide them.
     """
     context = TaskContext.get()
     if context is None:
@@ -236,7 +236,7 @@ def _chained(first: RecordBatch, others: Iterable[RecordBatch]) -> Iterator[Reco
 
 
 def _abort(producer: TransactionalProducer, error: BaseException) -> None:
-    """End the transaction now: readers would wait for the next attempt, which ends it otherwise."""
+    """Abort the transaction now: otherwise readers would wait until the next attempt ends it."""
     if not (isinstance(error, KafkaError) and is_fenced(error)):
         with suppress(KafkaError, BrokerConnectionError):
             producer.abort_transaction()

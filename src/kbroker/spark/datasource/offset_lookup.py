@@ -15,7 +15,7 @@ from kbroker.spark.datasource.options import ReadOptions, Topics
 from kbroker.spark.datasource.positions import Positions
 from kbroker.spark.errors import PipelineError
 
-CHANGES_FOLLOWED = 5  # look-ups of topics that change meanwhile
+CHANGES_FOLLOWED = 5  # maximum number of look-ups while the topics change
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Lookup:
     # ---- topics
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions to be read, in order; looks up topics again after some time. Raises: PipelineError."""
+        """Return the partitions to be read, in order; old topics are looked up again. Raises: PipelineError."""
         now_s = self.cluster.clock()
         if self._topics_at_s is None or now_s - self._topics_at_s >= self._options.metadata_age_s:
             self._look_up()

@@ -46,7 +46,7 @@ CLIENT_SETTINGS = (
     "kafka.socket.connection.setup.timeout.ms",
 )
 SECURITY_SETTINGS = tuple(f"kafka.{name}" for name in PROPERTIES)
-FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})  # of Spark itself, which passes them too
+FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})  # options of Spark, which passes them too
 
 _SERIALIZERS = "is not supported: keys and values are bytes; cast the columns instead, and remove the option"
 _NO_GROUP = "is not supported: the source uses no consumer group, progress is in Spark's checkpoint; remove it"

@@ -96,10 +96,10 @@ class WriteOptions:
     topic: str | None
     acks: int
     codec: str
-    idempotent: bool | None  # None: where the cluster allows it
+    idempotent: bool | None  # None: idempotent if the cluster allows it
     batch_size_bytes: int
     timeout_ms: int
-    transactional_id: str | None = None  # the prefix of the ids of tasks
+    transactional_id: str | None = None  # prefix of the transactional ids of the tasks
     transaction_timeout_ms: int = 600_000
 
 
@@ -208,7 +208,7 @@ class _Given:
 
     def integer(self, name: str, default: int, lowest: int) -> int:
         found = self.optional_integer(name, lowest)
-        if found is not None and found > INT32_MAX:  # neither requests nor sockets take more
+        if found is not None and found > INT32_MAX:  # requests and sockets accept no larger value
             raise PipelineError(f"{name} must be at most {INT32_MAX}, got {found}")
         return default if found is None else found
 

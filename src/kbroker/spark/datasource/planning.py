@@ -35,7 +35,7 @@ class OffsetRange:
 def limited(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return ends for about ``limit`` offsets in all, in proportion to those of each partition, at least one each."""
+    """Return ends for about ``limit`` offsets in total, in proportion to those of each partition, at least one each."""
     sizes = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
     total = sum(sizes.values())
     if total <= limit:
@@ -54,12 +54,12 @@ def limited_by_time(
     ends_at: Callable[[int], Mapping[TopicPartition, int]],
     since_ms: int,
 ) -> tuple[dict[TopicPartition, int], int]:
-    """Return ends for at most ``limit`` offsets in all that are at the same time in each partition, and this time.
+    """Return ends for at most ``limit`` offsets in total that are at the same time in each partition, and this time.
 
-    Records of one millisecond stay together, also beyond the limit. Timestamps are assumed to ascend in a partition.
+    Records of one millisecond stay together, even beyond the limit. Timestamps are assumed to ascend in a partition.
 
-    Args: ``ends_at``: returns the ends at a time, among ``begins`` and ``ends``. ``since_ms``: a time that no record
-    from ``begins`` on precedes.
+    Args: ``ends_at``: returns the ends at a time, within ``begins`` and ``ends``. ``since_ms``: a time no later
+    than that of any record from ``begins`` on.
     """
     found, time_ms = dict(begins), since_ms
     above = None
@@ -82,11 +82,11 @@ def limited_by_time(
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Return ranges for tasks, without empty ones and with large ones cut.
+    """Return the ranges of tasks: empty ranges are left out, and large ranges are split.
 
     Args:
         ranges: one per partition.
-        min_partitions: the approximate minimum of ranges; small ones stay whole.
+        min_partitions: the approximate minimum number of ranges; small ranges stay whole.
         max_records: the maximum size of a range.
     """
     found = [one for one in ranges if one.size > 0]

@@ -19,8 +19,8 @@ from kbroker.spark.datasource.options import KEEP_ON
 from kbroker.spark.datasource.planning import OffsetRange
 from kbroker.spark.errors import PipelineError
 
-THROTTLE_REPORT_S = 10.0  # between two lines about the throttles of a range
-LIMIT_ROWS, LIMIT_BYTES = 40_000, 1 << 20  # of an Arrow batch; it ends with the record batch that reaches one
+THROTTLE_REPORT_S = 10.0  # minimum time between two log lines about the throttles of a range
+LIMIT_ROWS, LIMIT_BYTES = 40_000, 1 << 20  # of an Arrow batch, which ends with the record batch that reaches a limit
 NO_SUCH_TOPIC = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID, Errors.INCONSISTENT_TOPIC_ID)
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class RangeReader:
             if not part.aborted:
                 yield part.data
                 continue
-            aborted = AbortedTransactions(part.aborted)  # all of this part's: a marker before it may be deleted
+            aborted = AbortedTransactions(part.aborted)  # all those of this part: a marker before it may be deleted
             for batch in iter_batches(part.data, allow_truncated=True):
                 if not aborted.skips(batch):
                     yield batch.raw

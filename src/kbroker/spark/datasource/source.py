@@ -45,7 +45,7 @@ class KbrokerDataSource(DataSource):
         return KbrokerReader(read_options(self.options, streaming=False), _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a streaming reader; for wrong options one that raises the error."""
+        """Return a streaming reader; for wrong options, one that raises the error."""
         try:
             return self._stream_reader(schema)
         except SourceError as error:
@@ -74,7 +74,7 @@ class KbrokerDataSource(DataSource):
 
 
 def _columns(schema: StructType) -> list[str]:
-    """Check a schema of the user, any of the columns in any order with their types, and return its names."""
+    """Check a user's schema, which may have any of the columns in any order, and return its names."""
     for given in schema.fields:
         expected = TYPES.get(given.name)
         if expected is None:

@@ -44,11 +44,11 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = tuple(columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "columns": self.columns}  # no connection
+        return {"options": self.options, "columns": self.columns}  # the connection is not pickled
 
     @functools.cached_property
     def progress(self) -> StreamProgress:
-        """The progress of the stream, whose cluster the first use opens."""
+        """The progress of the stream; the first use opens its cluster."""
         return StreamProgress(Lookup(self.options.client.connect(), self.options), self.options)
 
     def initialOffset(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The offsets of a stream's batches, also across deleted and recreated topics."""
+"""The offsets of a stream's batches, even across deleted and recreated topics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StreamProgress:
         """Return the end of the next batch within the limits; `last` when there is nothing new.
 
         Args:
-            last: end of the batch before; None for the first one, whose start is then part of the response.
+            last: end of the previous batch; None for the first batch, whose start is then part of the result.
             all_there_is: ignore the limits (the trigger once).
         """
         start = self.begin() if last is None else last
@@ -83,7 +83,7 @@ class StreamProgress:
     def begins(self, start: SourceOffset, ends: Found) -> dict[TopicPartition, int]:
         """Return the start of each partition of `ends`; new partitions and new topics start at their beginning.
 
-        A topic of another id is another topic. Deleted partitions, and logs that have become shorter, are lost data.
+        A topic with another id is another topic. Deleted partitions, and logs that have become shorter, are lost data.
         """
         self._check_same_query(start, ends)
         found: dict[TopicPartition, int] = {}

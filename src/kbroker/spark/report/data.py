@@ -129,7 +129,7 @@ def shown_clients(
 def sums_of_clients(
     ranked: Sequence[dict[str, Any]], cells: Sequence[Any], bins: int, top: int, names: Sequence[str] = MEASURES
 ) -> dict[str, Any]:
-    """Return the fields of `ReportData` about all clients but the first. Args: ``cells``: sums of all by `place`."""
+    """Return the fields of `ReportData` that cover all clients. Args: ``cells``: sums of all by `place`."""
     return {
         "more_clients": [(_name(row), row) for row in ranked[top:LISTED]],
         "others": max(0, len(ranked) - max(top, LISTED)),

@@ -70,7 +70,7 @@ def doubt_of(row: Throttled, reasons: Reasons) -> str | None:
 
 
 def _is_of(need: Need, names: tuple[str | None, str | None, str | None]) -> bool:
-    """Return whether a counter that throttled is an entity's; a name that only one of them has makes no difference."""
+    """Return whether a throttling counter belongs to an entity; a name that only one of them has is ignored."""
     quota_type, user, client_id = names
     if quota_type != need.quota_type or (user is None and client_id is None):
         return False

@@ -244,7 +244,7 @@ def _span(start: datetime, end: datetime) -> str:
 
 
 def _short(text: Text) -> Text:
-    """Return a function whose text has no fraction of 0: 2 MiB/s for 2.0 MiB/s."""
+    """Return a function that formats like `text`, but omits a fraction of 0: 2 MiB/s for 2.0 MiB/s."""
     return lambda value: text(value).replace(".0 ", " ")
 
 
@@ -271,7 +271,7 @@ def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
 
 
 def _limit_of(data: ReportData, entity: QuotaEntity, quota_type: str) -> float | None:
-    """Return the current quota of an entity by quota type; None also if the current quotas are unknown."""
+    """Return the current quota of an entity by quota type; None if it has none, or it is unknown."""
     return None if data.current is None else _current(data, entity, KEY_OF[quota_type])
 
 

@@ -77,7 +77,7 @@ def write_page(output: str | os.PathLike[str], text: str) -> int:
 
 
 def _bin_seconds(files: Sequence[DataFile]) -> int:
-    """Return the length of a bin of time with which BINS of them span some files."""
+    """Return the length of a time bin in seconds, with which BINS bins span the files."""
     begins = [one.end_us - HOUR_US if one.min_time_us is None else one.min_time_us for one in files]
     ends = [one.end_us if one.max_time_us is None else one.max_time_us for one in files]
     return max(1, -(-(max(ends, default=1) - min(begins, default=0)) // (BINS * 1_000_000)))

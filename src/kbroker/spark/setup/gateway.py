@@ -72,7 +72,7 @@ def start_jvm(settings: Mapping[str, str], listener: Listener = to_stderr) -> No
     except BaseException:
         os.close(writing)
         for process in started:
-            process.kill()  # after Ctrl-C it would run on, since the file for its port is deleted
+            process.kill()  # after Ctrl-C it would continue to run, since the file for its port is deleted
         raise
     finally:
         module.Popen = before
@@ -105,11 +105,11 @@ def _no_trace(server: object, request: object, client: object) -> None:
 
 
 def lost_jvm(error: BaseException) -> str | None:
-    """Return the sentence for a JVM that has ended by itself, or None while it runs or where there is none.
+    """Return the sentence for a JVM that has ended on its own; None if it still runs or there is no JVM.
 
     Args: `error`: the error that the caller saw; a connection is lost shortly before its process has ended.
     """
-    context: Any = sys.modules.get("pyspark.core.context")  # not loaded where PySpark is missing
+    context: Any = sys.modules.get("pyspark.core.context")  # not loaded if PySpark is missing
     process = getattr(context.SparkContext._gateway, "proc", None) if context is not None else None
     if process is None:
         return None
@@ -150,7 +150,7 @@ def why(lines: Sequence[str], memory: str | None) -> str:
     """Return the end of a sentence about a JVM that did not start.
 
     Args: `lines`: its output; `memory`: its setting.
-    Returns: the exception that ended it, else its last meaningful line with a hint at memory.
+    Returns: the exception that ended it, else its last meaningful line with a hint about memory.
     """
     said = [line.strip() for line in lines]
     for line in said:

@@ -68,8 +68,8 @@ DELTA = (
     ),
     Jar("io.delta", "delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
 )
-#: The PySpark of Delta's jars, which call constructors that differ in each of its versions: with another one a query
-#: waits forever.
+#: The PySpark version of Delta's jars, which call constructors that differ between versions: with another version,
+#: a query waits forever.
 DELTA_PYSPARK = "4.2"
 #: Settings that belong to Delta's jars; `build_session(delta=True)` sets them.
 DELTA_SETTINGS = {

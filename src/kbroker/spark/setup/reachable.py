@@ -1,4 +1,4 @@
-"""Check that a master or a Spark Connect server responds, before Spark tries for a minute or ten."""
+"""Check that a master or a Spark Connect server responds: Spark itself would try for one to ten minutes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 def require_reachable(url: str, answer_seconds: float = ANSWER_SECONDS) -> None:
     """Connect to a server that the URL of a master (`spark://`, `k8s://`) or of Spark Connect (`sc://`) names.
 
-    Args: `answer_seconds`: for the first byte of a response. Other masters (local, yarn) are not checked, nor is
-    Kubernetes behind a proxy.
+    Args: `answer_seconds`: time limit for the first byte of a response. Other masters (local, yarn) are not checked,
+    nor is Kubernetes behind a proxy.
     Raises: PipelineError with the reason why no server responds, or with the fault of the URL.
     """
     scheme, colon, rest = url.partition("://")

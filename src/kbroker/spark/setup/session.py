@@ -91,7 +91,7 @@ def build_session(
             machine.
         remote: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a master is
             given), for which only `settings` have an effect.
-        connector, delta: with the jars of the Kafka connector, of Delta Lake.
+        connector, delta: whether to add the jars of the Kafka connector, and those of Delta Lake.
         more_jars: further jars.
         driver_memory: as `-Xmx`; 1g unless `spark-defaults.conf` has another value.
         log_level: of Spark's log on stderr.

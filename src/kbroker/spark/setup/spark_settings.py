@@ -22,7 +22,7 @@ _MASTERS = re.compile(
     r"local(\[(0*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|[a-z][a-z0-9+.-]*://.+"
 )
 PYTHON = "spark.pyspark.python"
-TASK_PYTHON = "spark.sql.execution.pyspark.python"  # of tasks only; on the driver Spark runs PYSPARK_PYTHON
+TASK_PYTHON = "spark.sql.execution.pyspark.python"  # the Python of tasks only; on the driver, Spark runs PYSPARK_PYTHON
 ARCHIVES, YARN_ARCHIVES = "spark.archives", "spark.yarn.dist.archives"
 DRIVER_MEMORY = "spark.driver.memory"
 JAVA_OPTIONS, JARS = "spark.driver.extraJavaOptions", "spark.jars"
@@ -46,7 +46,7 @@ def is_local(master: str) -> bool:
 
 
 def require_master(master: str) -> None:
-    """Check the form of a master, which Spark refuses only once it has started: 15 s later.
+    """Check the form of a master: Spark would refuse a wrong one only once it has started, 15 s later.
 
     Raises: PipelineError with the forms that Spark accepts.
     """

@@ -146,7 +146,7 @@ def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
 
 
 def _parsed(part: str, kind: StructType) -> Column:
-    """Return the object in the JSON of a column, null where that is not UTF-8."""
+    """Return the object in the JSON of a column, null if that is not UTF-8."""
     text = F.col(part).cast("string")
     checked = StructType([*kind.fields, types.StructField("_corrupt", types.StringType())])
     record = F.from_json(F.when(F.is_valid_utf8(text), text), checked, {"columnNameOfCorruptRecord": "_corrupt"})

@@ -102,7 +102,7 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
 
 def fit(values: Any, wanted: Any, count: int) -> Any:
-    """Convert a column to another type: missing fields are null, unknown ones are left out; None becomes all null."""
+    """Convert a column to another type: missing fields are null, unknown ones are left out; None: all are null."""
     if values is None:
         return pa.nulls(count, wanted)
     if pa.types.is_dictionary(values.type):
@@ -110,7 +110,7 @@ def fit(values: Any, wanted: Any, count: int) -> Any:
     if values.type == wanted:
         return values
     if pa.types.is_list(wanted) and (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        items = values.flatten()  # without the items of nulls and outside the slice
+        items = values.flatten()  # without the items of null lists and those outside the slice
         offsets = pa.array([0], pa.int32())
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         offsets = pa.concat_arrays([offsets, pc.cumulative_sum(lengths).cast(pa.int32())])

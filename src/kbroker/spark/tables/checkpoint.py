@@ -30,7 +30,7 @@ _S3A = {
 _BY_HOST = "aws_virtual_hosted_style_request"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
 METADATA = "metadata"
-OFFSETS, COMMITS = "offsets", "commits"  # with a file for each planned batch, each completed one
+OFFSETS, COMMITS = "offsets", "commits"  # folders with a file for each planned batch, and for each completed one
 STATE = "state"
 VERIFIES_EMPTY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 
@@ -38,7 +38,7 @@ VERIFIES_EMPTY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 def place_of_checkpoint(given: str | os.PathLike[str] | None, table: TablePlace) -> TablePlace:
     """Return the place of the checkpoint of a stream into a table: the given one, else a folder inside the table.
 
-    Raises: TableError when none is given for a table in a store that Spark cannot write by itself; PipelineError for a
+    Raises: TableError when none is given for a table in a store that Spark cannot write on its own; PipelineError for a
     URI of an unknown store.
     """
     if given is not None:

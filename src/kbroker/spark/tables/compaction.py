@@ -29,7 +29,7 @@ RETENTION_MS = 7 * 24 * HOUR_MS
 SHORTEST_RETENTION_MS = 24 * HOUR_MS  # files of uncommitted batches are in no version
 MAX_ROWS = 1_000_000  # rewritten together, in memory: about 300 bytes each
 REWRITES_AT_ONCE = 2
-COMMIT_FILES = 2_000  # minimum replaced by one version: versions of large tables are slow to write
+COMMIT_FILES = 2_000  # minimum number of files that one version replaces: versions of large tables are slow to write
 
 Place = tuple[str, int, int]  # date, hour, bucket
 
@@ -145,7 +145,7 @@ def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int
 
 
 def require_retention(retention_ms: int, *, short: bool) -> None:
-    """Refuse a retention in which another job's files may not be committed yet. Args: `short`: allow it.
+    """Refuse a retention so short that another job's files may still be uncommitted. Args: `short`: allow it.
 
     Raises: PipelineError.
     """

@@ -21,7 +21,7 @@ from kbroker.spark.tables.table_place import TablePlace, write_bytes
 
 #: Columns for the place of a row: hours since 1970, and the bucket. Files are written in this order.
 EPOCH_HOUR, BUCKET = "_hour", "_bucket"
-PREFIX, COMPACTED = "batch-", "compacted-"  # of the names of files
+PREFIX, COMPACTED = "batch-", "compacted-"  # prefixes of the names of files
 REJECTED_FILE = "path string, size_bytes bigint"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 128 << 20
@@ -34,7 +34,7 @@ _STATISTICS = {
     TOPIC: ("timestamp", "topic", "partition", "offset"),
     VIEWS: ("time", "view", "principal", "client_id"),
 }
-#: Growing integers, mostly distinct, which take half of the bytes as differences.
+#: Columns of growing, mostly distinct integers, which take half the bytes when stored as differences.
 _GROWING = {"time", "time_ms", "sequence", "timestamp", "offset"}
 _MAX_TEXT = 128  # characters; a longer lowest or highest value is left out
 
@@ -138,7 +138,7 @@ class _File:
 
 
 def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
-    """Yield the columns of a Parquet file by their names there."""
+    """Yield the names that the columns have in a Parquet file."""
     for one in fields:
         path, kind = f"{above}{one.name}", one.type
         while pa.types.is_list(kind):

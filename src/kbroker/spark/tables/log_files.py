@@ -1,7 +1,7 @@
 """Spark source of request-log files that are still being written: rolling JSON lines, Arrow streams, Kafka's log.
 
-Spark's own file sources read a file once, when they first see it, and miss data that is appended later. Here the offset
-of a stream has the position in each file, and only whole lines and whole Arrow batches are read.
+Spark's own file sources read a file once, when they first find it, and miss data that is appended later. Here the
+offset of a stream has the position in each file, and only whole lines and whole Arrow batches are read.
 
 The key of a file is its path; a file that is renamed when it is full (Apache Kafka's `kafka-request.log`) has a key
 from its first line. Register `LogFiles` with a session before use; `kbroker.spark.tables.log_reader` does.
@@ -92,7 +92,7 @@ class Files:
         return keyed
 
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
-        """Return the current readable end of each file. `budget`: bytes beyond `start`, None for all; at least a line.
+        """Return the current readable end of each file. `budget`: bytes beyond `start`, at least a line; None: all.
 
         A file with a key from its first line stays in the offset while it is not found, during a rename: otherwise it
         would be read twice.
@@ -267,7 +267,7 @@ class _Reader(DataSourceReader):
         return self._files.pieces({}, self._files.ends({}, None))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark creates one partition for a source without any
+        # Spark creates one partition if a source has none
         return read_piece(partition) if isinstance(partition, Piece) else iter(())
 
 
@@ -277,7 +277,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, files: Files, max_bytes: int | None) -> None:
         self._files = files
         self._max_bytes = max_bytes
-        self._last: dict[str, int] | None = None  # with availableNow: where to end
+        self._last: dict[str, int] | None = None  # where to end, with the trigger availableNow
 
     def initialOffset(self) -> dict[str, int]:
         return {}
@@ -296,7 +296,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if key not in ends and start.get(key, 0) < end and _is_path(key):
                     raise _deleted(key)
             ends = {key: min(end, max(self._last.get(key, 0), start.get(key, 0))) for key, end in ends.items()}
-        # an offset of zeroes only is left out: a stream must not see progress without data
+        # entries of zero are left out: an offset must not change without data
         ends = {key: end for key, end in ends.items() if end}
         return start if all(start.get(key, 0) >= end for key, end in ends.items()) else ends
 

@@ -38,7 +38,7 @@ REASON, RAW, SOURCE, POSITION = "_reason", "_raw", "_source", "_position"
 MAX_RAW_CHARACTERS = 65_536
 #: The most that one record may count for: 1 PB, or 31 years of microseconds. Sums of more would not fit.
 MOST = 1e15
-MOST_DELAY_MS = MOST / 1000  # of a throttle, which is summed in integers
+MOST_DELAY_MS = MOST / 1000  # maximum delay of a throttle; delays are summed as integers
 _KAFKA_LINE = r"Completed request:\s*(\{.*\})"
 _KAFKA_STAMP = r"^\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3,6})"
 
@@ -48,7 +48,7 @@ class LogSource:
     """The place of a log: `paths` (files, folders, patterns), or a `topic` with `bootstrap_servers`.
 
     `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format` of the records, "json" or
-    "arrow"; "auto" reads both, for some more processor time; `options`: further ones of the source, such as
+    "arrow"; "auto" reads both, but takes some more processor time; `options`: further ones of the source, such as
     startingOffsets or, for the official one, kafka.security.protocol; `storage`: options of the store of `paths`, as
     delta-rs names them.
     """
@@ -70,7 +70,7 @@ class LogSource:
         Raises: PipelineError for a URI of a store that delta-rs does not support.
         """
         places = [TablePlace.of(path, storage) for path in paths]
-        # with those of this process's environment, which neither Spark's JVM nor executors need to have
+        # including those in this process's environment, which Spark's JVM and executors need not have
         known = {name: value for place in places for name, value in place.options}
         return cls(paths=tuple(place.uri for place in places), format=format, storage=known)
 

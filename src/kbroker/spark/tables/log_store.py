@@ -22,7 +22,7 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.table_place import TablePlace
 
 _PATTERN = "*?["
-_STREAM_BYTES = 1 << 20  # of a request to a store, whose stream is read in small parts
+_STREAM_BYTES = 1 << 20  # size of a request to a store, because streams are read in small parts
 
 #: Options of a store, as delta-rs names them.
 Options = tuple[tuple[str, str], ...]

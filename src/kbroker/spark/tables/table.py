@@ -21,8 +21,8 @@ from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, WRITTEN, data_f
 from kbroker.spark.tables.table_layout import ORDER, Written
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
-HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks,
-SPLIT_ROWS = 50_000  # if each gets at least as many rows
+HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks
+SPLIT_ROWS = 50_000  # minimum number of rows for each of these tasks
 HOURS = 24  # expected in a stream's first batch
 
 

@@ -202,7 +202,7 @@ class TablePlace:
         return stream if self.is_local else pa.BufferedOutputStream(stream, 2 * PIECE_BYTES)
 
     def sync(self, path: str) -> None:
-        """Flush a file and its parent folders to the disk; object stores do so by themselves."""
+        """Flush a file and its parent folders to the disk; object stores do so on their own."""
         if not self.is_local:
             return
         file = Path(self.uri) / path

@@ -2,8 +2,8 @@
 
 Executors write the files of a micro-batch, and the driver commits their names together with the stream's id and the
 batch's number; only then does Spark commit the batch. A batch that is repeated after a crash finds its number in the
-table and is left out, so no crash adds or loses a row. The state of the stream is its checkpoint, which has more than
-offsets for `watch` only, and the table's log.
+table and is left out, so no crash adds or loses a row. The state of the stream is the table's log and its checkpoint,
+which has more than offsets for `watch` only.
 """
 
 from __future__ import annotations
@@ -135,15 +135,15 @@ class TableStream:
         self._hot: dict[int, int] = {}
         self._max_time_us: int | None = None
         self._info = self.wanted
-        self._stream: str | None = None  # Spark's id, once it has begun
+        self._stream: str | None = None  # Spark's id of the stream, once it has begun
         self._vacuumed_ms: int | None = None
-        self._writing = threading.Lock()  # held for a whole batch, so that none is cut short by a stop
+        self._writing = threading.Lock()  # held for a whole batch, so that a stop interrupts none
         self._stopped = False  # under _writing
         self._starts_left = STARTS
 
     @property
     def checkpoint(self) -> TablePlace:
-        """The place of the offsets. Raises: TableError where one must be named."""
+        """The place of the offsets. Raises: TableError if it must be named and is not."""
         return place_of_checkpoint(self.options.checkpoint, self.table.place)
 
     def run(
@@ -157,7 +157,7 @@ class TableStream:
         stream = with_workers(load)
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
-        with changed_setting(self.spark, VERIFIES_EMPTY, verifies_empty(checkpoint)):  # read some time after the start
+        with changed_setting(self.spark, VERIFIES_EMPTY, verifies_empty(checkpoint)):  # Spark reads it later
             query = with_workers(lambda: self._start(stream, checkpoint, batches))  # Spark Connect plans it only now
             try:
                 while self._await(query, stopping):

@@ -21,7 +21,7 @@ GROUP, CHECKPOINT = "group", "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Lag of a reader on one partition. `offset`: the next one to read; None, as `lag`, if unknown."""
+    """Lag of a reader on one partition. `offset`: the next one to read; None, like `lag`, if unknown."""
 
     kind: str
     reader: str

@@ -21,7 +21,7 @@ def throttles(rows: DataFrame) -> DataFrame:
     time sent to clients; delay_max_ms: the longest one served; limit: the highest one that was exceeded; share: of all
     delay served, 0..1. A log of Apache Kafka has delays but no verdicts: they count under the client's own names.
     """
-    held = rows.where((F.size("verdicts") > 0) | (F.col("throttle_time_ms") > 0))  # as a rule few
+    held = rows.where((F.size("verdicts") > 0) | (F.col("throttle_time_ms") > 0))  # usually few
     judged = held.select(F.explode(verdicts_of_row()).alias("v")).select("v.*")
     return with_share(
         judged.groupBy(*KEYS).agg(
@@ -36,7 +36,7 @@ def throttles(rows: DataFrame) -> DataFrame:
 
 
 def added_up(parts: DataFrame, *keys: Column) -> DataFrame:
-    """Return the sums of `throttles` from those of parts, such as minutes. Args: ``keys``: besides KEYS."""
+    """Return the sums of `throttles` from those of parts, such as minutes. Args: ``keys``: further ones."""
     sums = [F.sum(name).alias(name) for name in COUNTED]
     return parts.groupBy(*keys, *KEYS).agg(*sums, *(F.max(name).alias(name) for name in ("delay_max_ms", "limit")))
 

@@ -53,8 +53,8 @@ UPDATES_SCHEMA = pa.schema(
 class Checked(NamedTuple):
     """Numbers of verdicts that are equal, different, only in the log, and only in the replay of its values.
 
-    Not among these are `unknown` verdicts, whose counters lack earlier values. `incomplete`: number of epochs that lack
-    values; `missing`: number of these values.
+    `unknown` verdicts, whose counters lack earlier values, are not among these. `incomplete`: number of epochs that
+    lack values; `missing`: number of these values.
     """
 
     equal: int
@@ -69,7 +69,7 @@ class Checked(NamedTuple):
 def replay_exact(rows: DataFrame, quotas: QuotaSet, windows: Windows | None = None) -> DataFrame:
     """Return the delays that follow from the values in the log, beside the log's own verdicts, as UPDATES_SCHEMA.
 
-    Args: `rows`: from the start of the broker on, or of several brokers; `quotas`: in force then.
+    Args: `rows`: of one broker or several, from their start on; `quotas`: in force at the time.
     """
     groups = 4 * parallelism(rows.sparkSession)
     plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
@@ -94,7 +94,7 @@ def replay_exact(rows: DataFrame, quotas: QuotaSet, windows: Windows | None = No
 
 
 def _values_and_verdicts(rows: DataFrame) -> Column:
-    """Return by row the elements of both lists in one, as structs with one of the fields updates and verdicts set."""
+    """Return, by row, the elements of both lists in one list, as structs in which either updates or verdicts is set."""
     names = ("updates", "verdicts")
     element = StructType([StructField(name, cast(ArrayType, rows.schema[name].dataType).elementType) for name in names])
 
@@ -232,7 +232,7 @@ class _Recorded:
         return np.array(known, np.int32)[short]
 
     def _verdicts(self, log: Log, windows: Windows) -> None:
-        """Set the verdicts of client quotas; `verdict_logged`: the delay of each by itself."""
+        """Set the verdicts of client quotas; `verdict_logged`: the delay of each on its own."""
         found = tagged(log.table, "verdicts")
         self.verdict_row, self.verdict_tag = np.zeros(0, np.int32), np.zeros(0, np.int32)
         self.verdict_sequence, self.verdict_ms = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -404,8 +404,8 @@ def assign_epochs(counter: Array, sequence: Array, time_ms: Array) -> Array:
     """Return the epoch of each value, from 0 in the order of time. Args: columns of equal length, in any order.
 
     A counter is deleted when it has been idle for an hour or another needs its place, and by a restart. The next one of
-    the same name numbers its values from 1 again, so a repeated number is of another epoch. Missing numbers are of
-    records that were dropped.
+    the same name numbers its values from 1 again, so a repeated number belongs to another epoch. Missing numbers
+    belong to dropped records.
     """
     epoch = np.zeros(len(counter), np.int32)
     order = np.lexsort((sequence, counter))

@@ -31,7 +31,7 @@ class Windows:
     controller_seconds: int = 1
 
     def counters(self, *, expires: bool = True) -> Counters:
-        """Return cold counters with these windows. Args: `expires`: idle for an hour, a counter becomes cold again."""
+        """Return cold counters with these windows. Args: `expires`: whether idle counters become cold."""
         return Counters(
             samples=self.samples,
             window_ms=self.seconds * 1000,

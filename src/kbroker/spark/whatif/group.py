@@ -4,7 +4,7 @@ A client is a principal and a client id. All rows of a unit are handled in one p
 the rows of a client are in one bucket. Where clients share nothing, one task per bucket reads the bucket's files by
 pyarrow, hour by hour, and nothing passes through Spark; where cores would be idle there are several tasks, each of
 which reads the files and keeps the rows of its share of the clients. Units that span buckets are brought together by a
-shuffle of Arrow tables, packed as binary: Spark needs to know no more than their unit and hour.
+shuffle of Arrow tables, packed as binary: Spark needs only their unit and hour.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Shared = Callable[[str | None, str | None], Iterable[Hashable]]
 #: Takes whole units in parts that follow each other in time, and yields tables of results.
 Work = Callable[[Iterator[Part]], Iterator[pa.Table]]
 ROWS_AT_ONCE = 65_536
-ROWS_PER_TASK = 50_000  # at least
+ROWS_PER_TASK = 50_000  # minimum
 PACKED = "unit int, hour int, rows binary"
 #: Columns with few distinct values, read as dictionaries.
 NAMES = (
@@ -49,7 +49,7 @@ ALONE, BY_USER, BY_CLIENT_ID, MIXED = "alone", "user", "client-id", "mixed"
 
 @dataclass(frozen=True)
 class Sharing:
-    """Definition of units. `by`: ALONE, BY_USER, BY_CLIENT_ID, or MIXED: clients that have a thing of `shared`."""
+    """Definition of units. `by`: ALONE, BY_USER, BY_CLIENT_ID, or MIXED: clients with a thing of `shared` in common."""
 
     by: str
     shared: Shared

@@ -24,7 +24,7 @@ _CLIENT = [("principal", pa.string()), ("client_id", pa.string())]
 _SUMMED = (*COUNTS, "active_seconds", "logged_delayed_seconds", "delayed_seconds")
 _HIGHEST = (LONGEST, "last_second")
 _LOWEST = ("first_second",)
-_MERGE_ROWS = 200_000  # sums are merged when there are as many, and twice as many as after the last merge
+_MERGE_ROWS = 200_000  # sums are merged when there are more, and twice as many as after the last merge
 _TIME_BITS = 34  # of a key: seconds since 1970
 _NEVER = 2**_TIME_BITS - 1
 #: A second that is older than the last one of a part by this gets no more rows with the next part.
