@@ -84,7 +84,7 @@ def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Bod
     except OSError as error:
         logger.warning("cannot look up a time in partition %d: %s", index, error)
         return _response(index, Errors.KAFKA_STORAGE_ERROR)
-    except ValueError:  # deleted just now
+    except ValueError:  # just deleted
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if found.offset < 0 or found.offset >= end:
         return _response(index, Errors.NONE)

@@ -107,10 +107,10 @@ class _TopicRows:
         return self.topic(view)
 
     def _create(self, missing: Mapping[str, int], topics: list[Body]) -> None:
-        """Create topics, as far as the client may, and fill in their rows.
+        """Create the topics that the client may create, and fill in their rows.
 
         Over the mutation quota a topic is not created, and the response does not show that. A member of a cluster
-        requests the topics of the controller, and their rows stay UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+        requests the topics from the controller, and their rows stay UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
         """
         ctx, request = self._ctx, self._request
         creatable = self._creatable(missing)

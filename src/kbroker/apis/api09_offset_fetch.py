@@ -56,7 +56,7 @@ def _group(ctx: ApiContext, request: RequestContext, group: Body, require_stable
     try:
         member = group.get("MemberId"), group.get("MemberEpoch", -1)
         topics = _topics(ctx, request, group["GroupId"], group["Topics"], require_stable, room, *member)
-    except KafkaError as error:  # of this group only: the others have their responses
+    except KafkaError as error:  # concerns only this group: the others have their rows
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 
@@ -114,7 +114,7 @@ def _all(ctx: ApiContext, request: RequestContext, found: FetchedOffsets, by_id:
             continue
         view = ctx.topics.get(name) if by_id else None
         if by_id and view is None:
-            continue  # deleted just now: it no longer has an id
+            continue  # just deleted: it no longer has an id
         topics.append({"Name": name, "TopicId": ZERO_ID if view is None else view.topic_id, "Partitions": rows})
     return topics
 

@@ -34,7 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if check is not None and not allowed:
         return _nowhere(body, refused, "" if request.api_version >= 4 else refused.message, request)
     if kind in (GROUP, TRANSACTION, SHARE):
-        _runtime(ctx, kind).prepare()  # here, so that no group waits for it when its first record is written
+        _runtime(ctx, kind).prepare()  # creates the topic here, so that no group's first record waits for it
         nodes = live_nodes(ctx, request.listener)
         if request.api_version >= 4:
             places = [
@@ -79,8 +79,8 @@ def _place(ctx: ApiContext, kind: int, key: str, nodes: Mapping[int, Node]) -> B
 def _is_known(runtime: CoordinatorRuntime[Any], key: str) -> bool:
     """Return whether the coordinator's partition can be read.
 
-    This node is its coordinator while it loads, too; other APIs then return COORDINATOR_LOAD_IN_PROGRESS, so that a
-    client need not look for its coordinator again.
+    This node is the coordinator even while the partition loads; other APIs then return COORDINATOR_LOAD_IN_PROGRESS,
+    so that a client need not look for its coordinator again.
     """
     try:
         runtime.find(key)

@@ -1,4 +1,6 @@
-"""SaslHandshake after authentication, or without it; before that, the listener's authenticator handles it.
+"""SaslHandshake after authentication, or on a listener without it.
+
+Before authentication, the listener's authenticator handles the request.
 
 Source: ``KafkaApis.handleSaslHandshakeRequest``.
 """

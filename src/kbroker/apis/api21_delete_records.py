@@ -16,8 +16,8 @@ TO_THE_END = -1
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Move the log starts and respond for each partition at once, since there are no replicas to wait for.
 
-    A topic without partitions has no response, and of a partition that is named twice the last offset counts, as in
-    Kafka. The starts are on disk before the response; Kafka writes them once a minute and relies on replicas.
+    As in Kafka, a topic without partitions has no response, and if a partition is named twice, the last offset
+    counts. The starts are on disk before the response; Kafka writes them once a minute and relies on replicas.
     """
     allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))
     wanted: dict[str, dict[int, int]] = {}
@@ -70,7 +70,7 @@ def _cut(log: Any, error: Errors, index: int, offset: int) -> Body:
         return _response(index, Errors.OFFSET_OUT_OF_RANGE)
     try:
         start = log.delete_records(offset)
-    except ValueError:  # deleted just now: a high watermark never decreases
+    except ValueError:  # just deleted: a high watermark never decreases
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     return {"PartitionIndex": index, "LowWatermark": start, "ErrorCode": 0}
 

@@ -44,7 +44,7 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
 
 
 def _is_impossible(marker: Body) -> bool:
-    """Return whether no batch of these numbers exists."""
+    """Return whether no batch can have the producer id or epoch of a marker."""
     return bool(marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1)
 
 

@@ -176,7 +176,7 @@ class _Commit:
         return Errors.NONE
 
     def response(self, error: Errors) -> Body:
-        """Return the response: unknown topics first, as in Kafka. ``error`` of all other offsets."""
+        """Return the response: unknown topics first, as in Kafka. ``error``: that of all other offsets."""
         if error is Errors.COORDINATOR_LOAD_IN_PROGRESS and self._request.api_version < FIRST_WITH_LOADING:
             error = Errors.COORDINATOR_NOT_AVAILABLE  # a client before 2.0 fails on the other code (KAFKA-7296)
         rows = {name: list(found) for name, found in self._unknown.items()}

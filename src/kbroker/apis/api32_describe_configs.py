@@ -93,7 +93,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _entries(ctx: ApiContext, kind: int, name: str, wanted: Set[str] | None) -> list[Entry]:
-    """Return the entries of a resource, without some that are not ``wanted``; None: all. Raises: KafkaError."""
+    """Return the entries of a resource; unless ``wanted`` (None: all), an entry may be left out. Raises: KafkaError."""
     if kind == ConfigResourceType.TOPIC:
         return _topic(ctx, name, wanted)
     if kind == ConfigResourceType.BROKER:

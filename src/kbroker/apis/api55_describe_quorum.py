@@ -16,10 +16,10 @@ FIRST_WITH_NODES = 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe partition 0 of the metadata topic to a request for it alone.
+    """Describe partition 0 of the metadata topic if the request names only that partition.
 
-    Of any other request each partition is UNKNOWN_TOPIC_OR_PARTITION, and the response has no nodes, as in Kafka. Java
-    requires exactly one topic with one partition.
+    For any other request, each partition has UNKNOWN_TOPIC_OR_PARTITION and the response has no nodes, as in Kafka.
+    Java requires exactly one topic with one partition.
     """
     ctx.auth.require(request, checks.DESCRIBE_QUORUM)
     wanted = [(topic["TopicName"], [row["PartitionIndex"] for row in topic["Partitions"]]) for topic in body["Topics"]]

@@ -43,7 +43,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
     except KafkaError as error:
         if error.error is not Errors.SHARE_SESSION_LIMIT_REACHED:
             raise
-        refused = failure(body, error.error, request)  # later: clients repeat the request at once
+        refused = failure(body, error.error, request)  # sent later: clients repeat a refused request at once
         manager.lock_timer.add(max(0, body["MaxWaitMs"]), lambda: request.complete(refused))
     return None
 
@@ -59,7 +59,7 @@ class _ShareFetchRequest:
         self.group_id: str = body["GroupId"]
         self.member_id: str = body["MemberId"]
         self.epoch: int = body["ShareSessionEpoch"]
-        self.session: ShareSession | None = None  # of an epoch after the first one
+        self.session: ShareSession | None = None  # set if the epoch is not the first one
         self._lock = threading.Lock()
         self._waits_for = 2
         self._acknowledged: Acknowledged = {}

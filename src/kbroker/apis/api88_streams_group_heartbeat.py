@@ -182,7 +182,7 @@ def _new_topic(topic: InternalTopic) -> NewTopic:
 
 
 def _with_detail(statuses: list[TopicProblem], text: str) -> list[TopicProblem]:
-    """Return the statuses with more text in the one of missing internal topics."""
+    """Return the statuses; ``text`` is added to the status of missing internal topics."""
     return [
         one._replace(text=one.text + text) if one.status is Status.MISSING_INTERNAL_TOPICS else one for one in statuses
     ]

@@ -43,7 +43,7 @@ class Description(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """Topics that a client must be allowed to see: ``of`` a group; ``hidden``: text of the error if it is not."""
+    """Topics that a client must be allowed to see: ``of`` returns those of a group; ``hidden``: text of the refusal."""
 
     check: Check
     of: Callable[[Body], set[str]]
@@ -53,7 +53,7 @@ class Topics(NamedTuple):
 def describe_each(
     ctx: ApiContext, group_ids: Iterable[str], is_asked: bool, request: RequestContext, how: Description
 ) -> list[Body]:
-    """Return the row of each group, duplicates included. Args: ``is_asked``: whether with the authorized operations.
+    """Return the row of each group, duplicates included. Args: ``is_asked``: add the authorized operations.
 
     Groups that exceed the response's size limit have the error NO_ROOM.
     """
@@ -65,7 +65,7 @@ def describe_each(
         operations = ctx.auth.operations(request, checks.GROUP, group_id) if is_asked else OPERATIONS_NOT_ASKED
         try:
             return {"AuthorizedOperations": operations, **how.describe(group_id)}
-        except KafkaError as error:  # of this group only: the others are described
+        except KafkaError as error:  # concerns only this group: the others are described
             return empty_row(group_id, error.error, how.text_of(error), how.own)
 
     refused: list[Body] = []
@@ -95,7 +95,7 @@ def describe_groups(ctx: ApiContext, body: Body, request: RequestContext, how: D
 
 
 def group_row(group: DescribedGroup, members: Sequence[Body]) -> Body:
-    """Return the row of a group, without the field of its kind."""
+    """Return the row of a group, without the fields that only its kind has."""
     return {
         "ErrorCode": 0,
         "ErrorMessage": None,

@@ -22,7 +22,7 @@ ANONYMOUS = "User:ANONYMOUS"
 def allows_token_requests(ctx: ApiContext, request: RequestContext) -> bool:
     """Return whether the connection is authenticated, and not by a token: tokens must not create tokens.
 
-    A browser of the console without a sign-in is not, although its requests have the name of a SASL listener.
+    A console browser that has not signed in is not authenticated, even if its requests name a SASL listener.
     """
     if request.is_token_authenticated or request.principal == ANONYMOUS:
         return False

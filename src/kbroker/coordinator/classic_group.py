@@ -332,7 +332,7 @@ class ClassicGroup:
         self._awaiting_join += 1
 
     def respond_to_join(self, member: Member, result: JoinResult) -> bool:
-        """Send the delayed response to a member's join; False if none is delayed."""
+        """Send the delayed response to a member's join; return False if none is delayed."""
         callback, member.on_joined = member.on_joined, None
         if callback is None:
             return False
@@ -346,7 +346,7 @@ class ClassicGroup:
         member.on_synced = on_synced
 
     def respond_to_sync(self, member: Member, result: SyncResult) -> bool:
-        """Send the delayed response to a member's sync; False if none is delayed."""
+        """Send the delayed response to a member's sync; return False if none is delayed."""
         callback, member.on_synced = member.on_synced, None
         if callback is None:
             return False

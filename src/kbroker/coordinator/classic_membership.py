@@ -91,7 +91,7 @@ class Membership:
         sensors: GroupSensors,
     ) -> None:
         self._clock = clock
-        self._failures = RepeatedFailures(clock)  # each is repeated soon: members join again at once
+        self._failures = RepeatedFailures(clock)  # a failure recurs soon: members join again at once
         self._save = save
         self._joins = joins
         self._heartbeats = heartbeats
@@ -369,7 +369,7 @@ class Membership:
         self._heartbeats.check_and_complete(_member_key(group, member_id))
 
     def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None:
-        """Remove a member whose session has expired, or a member id that no client joined with."""
+        """Remove a member whose session has expired, or a member id with which no client has joined."""
         with group.lock:
             if group.state is GroupState.DEAD:
                 return

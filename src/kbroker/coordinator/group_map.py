@@ -47,10 +47,10 @@ class GroupMap:
         make: Callable[[str], Group] = ClassicGroup,
         shard: GroupShard | None = None,
     ) -> AbstractContextManager[Group | None]:
-        """Yield the group under its lock, if it is not dead; None without one. A group left without content is dropped.
+        """Yield the group, never a dead one, under its lock; None without one. A group left without content is dropped.
 
         Args: ``create``: create a missing group with ``make``, and the topic if necessary. ``shard``: that of the
-        group; a caller that holds the lock of another group gives it, since the look-up may wait for that lock.
+        group; a caller that holds the lock of another group passes it, since the look-up may wait for that lock.
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if its
         partition of the offsets topic is not served.
         """
@@ -61,7 +61,7 @@ class GroupMap:
     ) -> Group | None:
         """Return a group, to be used under its lock; make a missing one if ``make`` is given.
 
-        Returns: None without such a group, or without the offsets topic.
+        Returns: None if the group or the offsets topic does not exist.
 
         Raises: KafkaError as ``locked``.
         """

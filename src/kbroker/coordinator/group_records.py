@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
+"""Records of ``__consumer_offsets`` in Kafka's formats: Kafka's tools and kbroker can read each other's.
 
 Keys and values begin with an int16 version. The version of a key is its kind: 0 and 1 a committed offset, 2 a classic
 group; higher versions belong to the newer group types.
@@ -20,7 +20,7 @@ OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only version with an expiry, without leader epoch and topic id
 
 NO_TIMESTAMP = -1
-LONGEST_CACHED = 255  # of the group ids whose keys are cached
+LONGEST_CACHED = 255  # length of the longest group id whose keys are cached
 
 
 class OffsetKey(NamedTuple):
@@ -77,7 +77,7 @@ def group_key(group_id: str) -> bytes:
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
     """Decode a key; return None for a kind that does not belong to classic groups.
 
-    Raises: ProtocolError: cut or malformed.
+    Raises: ProtocolError if the key is truncated or malformed.
     """
     version = codec.key_version(key)
     if version in OFFSET_COMMIT_KEY_VERSIONS:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class GroupService:
     """Service around a GroupCoordinator.
 
-    Start it when the topics are loaded and before clients are served; close it when no handler runs any more and
+    Start it when the topics are loaded and before clients are served; close it when no handler runs any more but
     responses can still be sent.
     """
 

@@ -28,7 +28,7 @@ from kbroker.coordinator.modern_group.settings import ModernGroupSettings
 logger = get_logger(__name__)
 
 FIRST_WITH_MEMBER_EPOCH = 9  # version of OffsetCommit
-NO_EPOCH = -1  # of a client outside the group
+NO_EPOCH = -1  # epoch of a client outside the group
 
 
 class Commit(NamedTuple):
@@ -82,7 +82,7 @@ class ModernGroups(Generic[G, S]):
         return group
 
     def write(self, group: G, changes: Sequence[GroupRecord]) -> Written:
-        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed.
+        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError and changes nothing.
 
         Returns: the records, which may not be on disk yet: most of them need not be, as members send heartbeats.
         """

@@ -85,7 +85,7 @@ class OffsetMetadataManager:
     ) -> None:
         """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
 
-        Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND, before
+        Raises: KafkaError; then nothing was committed (unless a wait for the disk failed): GROUP_ID_NOT_FOUND, before
         version 9 ILLEGAL_GENERATION, for a member of a group that does not exist.
         """
         written = NOTHING_WRITTEN
@@ -119,8 +119,8 @@ class OffsetMetadataManager:
         When this returns they are in the log, and on disk if the topic's settings require it. The caller has verified
         that the group's partition belongs to the transaction.
 
-        Raises: KafkaError, and nothing was written (a failed wait for the disk excepted): INVALID_GROUP_ID,
-        ILLEGAL_GENERATION (for a member of a group that does not exist too), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        Raises: KafkaError; then nothing was written (unless a wait for the disk failed): INVALID_GROUP_ID,
+        ILLEGAL_GENERATION (also for a member of a group that does not exist), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE.
         """
         if not group_id:
@@ -155,8 +155,8 @@ class OffsetMetadataManager:
         """Return the group's partition, and the verification guard that a transactional commit needs.
 
         Args: ``bumps_epochs``: the client uses transaction version 2.
-        Returns: a guard of 0 if the transaction is open there; any other has to be verified by the coordinator.
-        Raises: KafkaError INVALID_PRODUCER_EPOCH for an older one, or with the coordinator's code.
+        Returns: a guard of 0 if the transaction is open there; otherwise the coordinator has to verify it.
+        Raises: KafkaError INVALID_PRODUCER_EPOCH for an older epoch, or with the coordinator's code.
         """
         self._groups.runtime.prepare()
         shard = self._groups.runtime.find(group_id)
@@ -177,7 +177,7 @@ class OffsetMetadataManager:
                 group_ids = transactions.group_ids(marker.producer_id)
             with self._all_locked(shard, group_ids) as groups, transactions.lock:
                 if transactions.group_ids(marker.producer_id) != group_ids:
-                    continue  # another commit between the two locks: the lock of its group is needed too
+                    continue  # a commit came between the two locks: its group must be locked, too
                 shard.check()
                 written = append_end_marker(shard.log, marker)
                 transactions.end(marker.producer_id)
@@ -204,11 +204,11 @@ class OffsetMetadataManager:
         member_epoch: int = -1,
         topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> FetchedOffsets:
-        """Return the committed offsets of these topic-partitions, of all for None, without those that have no offset.
+        """Return the committed offsets of these topic-partitions (None: of all); those without an offset are left out.
 
         Args: ``require_stable``: topic-partitions with a pending offset are in ``unstable`` instead; for None only
-        those with a committed offset too. ``member_id``, ``member_epoch`` of the member that fetches. ``topic_ids``:
-        expected ids by name: an offset of a deleted topic with that name is left out.
+        those that also have a committed offset. ``member_id``, ``member_epoch`` of the member that fetches.
+        ``topic_ids``: expected ids by name: an offset of a deleted topic with that name is left out.
         Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
         with self._groups.locked(group_id) as group:
@@ -317,7 +317,7 @@ class OffsetMetadataManager:
 
 
 def _records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> list[KeyValue]:
-    """Return the records. Raises: KafkaError for metadata that the configuration allows and their format does not."""
+    """Return the records. Raises: KafkaError for metadata that the configuration allows but the format does not."""
     try:
         return [
             (group_records.offset_key(group_id, topic, partition), group_records.encode_offset(value))
@@ -332,7 +332,7 @@ def _tombstones(group_id: str, places: Iterable[TopicPartition]) -> list[KeyValu
 
 
 def _commit_error(group: ClassicGroup, commit: Commit) -> Errors:
-    """Return the error of a commit; a transactional one is possible in any state, before v3 without a member."""
+    """Return the error of a commit; a transactional one is allowed in any state, and before v3 without a member."""
     if commit.member_epoch < 0 and group.state is GroupState.EMPTY:
         return Errors.NONE  # an administrator, or a consumer that does not use groups
     if commit.member_epoch < 0 and not commit.member_id and commit.instance_id is None:
@@ -353,7 +353,10 @@ def _note_use(group: Group) -> None:
 
 
 def _expired(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Return the expired offsets. Time counts from the end of the group, or for unsubscribed topics from the commit."""
+    """Return the expired offsets.
+
+    The retention time counts from the moment when a classic group became empty, in all other cases from the commit.
+    """
     base: Callable[[CommittedOffset], int]
     if isinstance(group, ModernGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
         base = _commit_time

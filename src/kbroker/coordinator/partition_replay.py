@@ -45,7 +45,7 @@ class PartitionReplay:
             if not any(batch.producer_id >= 0 for batch in iter_batches(data, allow_truncated=True)):
                 return self._take_plain(data, offset)
         except ProtocolError:
-            pass  # a batch is damaged, or together they are too large: read them one by one
+            pass  # a batch is damaged, or the batches together are too large: read them one by one
         try:
             for batch in iter_batches(data, allow_truncated=True):
                 if batch.last_offset >= offset:
@@ -66,7 +66,7 @@ class PartitionReplay:
         return table.next_offset
 
     def _take_batch(self, batch: RecordBatch, offset: int) -> None:
-        rows = batch.records()  # of a control batch too: its bit is not trusted before the checksum is verified
+        rows = batch.records()  # even of a control batch: its bit is not trusted before the checksum is verified
         if batch.is_control:
             self._end(batch.producer_id, rows)
             return

@@ -375,7 +375,7 @@ class CoordinatorRuntime(Generic[Shard]):
         Each load begins with this call, so that no partition is read while its previous shard still writes.
         """
         while self._retired:
-            self._retired[0].retire()  # it leaves the queue afterwards: other threads wait for its end
+            self._retired[0].retire()  # removed only afterwards, so that other threads wait for its end
             self._retired.popleft()
 
     def _put(self, index: int, partition: _Partition) -> None:

@@ -1,7 +1,7 @@
 """Acquisition of fetched records by a member: new ones, released ones, gaps; the limits of a delivery.
 
-Records near the limit of deliveries are delivered in smaller and smaller groups, at last alone, so that a bad record is
-found and archived without its neighbours.
+Records near the limit of deliveries are delivered in smaller and smaller groups, and finally alone, so that a bad
+record is found and archived without its neighbours.
 
 Source: ``SharePartition.acquire`` and the methods that it calls.
 """
@@ -110,7 +110,7 @@ class _Acquisition:
     def _acquire_known(self, batches: Iterable[InFlightBatch], base: int, last: int, maximum: int) -> int:
         """Acquire the available records of batches, and the gaps between them.
 
-        Returns: the maximum number of records; 0 to acquire no more, after or before a throttled batch.
+        Returns: ``maximum``, or 0 if a throttled batch ends the acquisition.
         """
         gap_start = base
         first = self.fetched.batches[0].base_offset
@@ -157,7 +157,7 @@ class _Acquisition:
             if not run.is_available:
                 continue
             if run.delivery_count == last_delivery and acquired > 0:
-                break  # it is delivered alone next time
+                break  # the run is delivered alone next time
             excess = run.delivery_count - limits.throttled_deliveries
             if excess >= 0 and throttled_maximum < 0:
                 throttled_maximum = max(1, batch.count >> (excess + 1))
@@ -178,7 +178,7 @@ class _Acquisition:
         return acquired
 
     def _deliver(self, run: InFlightRun, rows: list[AcquiredRecords]) -> int:
-        """Deliver a run; add it to rows, joined with the last one of the same delivery count; return its size."""
+        """Deliver a run; add it to rows, or to the last row if its delivery count is the same; return its size."""
         lock = self.lock_records(self.member_id, run.first_offset, run.last_offset)  # first: memory may be exhausted
         run.acquire(self.member_id)
         run.hold(lock)

@@ -20,7 +20,7 @@ from kbroker.share.share_partition import SharePartition, SharePartitionKey
 logger = get_logger(__name__)
 
 MIN_READ_BYTES = 16 << 10
-#: Bytes that are read beyond the average size of the wanted records, in proportion: batches are larger than records.
+#: Ratio of a read's size to the average size of the wanted records, since batches are larger than records.
 READ_AHEAD = 1.5
 
 

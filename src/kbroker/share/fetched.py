@@ -31,7 +31,7 @@ class AcquiredRecords(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Records of a partition from a batch boundary on. An incomplete batch at the end of ``records`` is not a batch."""
+    """Records of a partition from a batch boundary on. An incomplete batch at the end of ``records`` does not count."""
 
     records: bytes
     batches: Sequence[RecordBatch]
@@ -39,7 +39,7 @@ class Fetched(NamedTuple):
 
     @classmethod
     def of(cls, records: bytes, aborted: Sequence[AbortedTransaction] = ()) -> Fetched:
-        """Return records with their batches up to the first damage. Raises: ProtocolError: the first one is damaged."""
+        """Return records with their batches up to the first damage. Raises: ProtocolError if the first is damaged."""
         batches: list[RecordBatch] = []
         try:
             batches.extend(iter_batches(records, allow_truncated=True))
@@ -55,7 +55,7 @@ class Fetched(NamedTuple):
         return self.batches[-1].last_offset
 
     def end_of_batch(self, offset: int) -> int:
-        """Return the last offset of the batch that contains an offset; without such a batch the offset itself."""
+        """Return the last offset of the batch that contains an offset; if there is none, the offset itself."""
         found = None
         for batch in self.batches:
             if offset < batch.base_offset:

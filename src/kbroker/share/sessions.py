@@ -14,7 +14,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 _MAX_EPOCH = 2**31 - 1
-MAX_PARTITIONS = 1_000_000  # of all sessions: 350 MB
+MAX_PARTITIONS = 1_000_000  # limit for all sessions: 350 MB
 _FORGET_EVERY = 64  # sessions of a connection after which those that have ended are forgotten
 
 

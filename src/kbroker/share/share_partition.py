@@ -125,7 +125,7 @@ class SharePartition:
     # ------------------------------------------------------------ states
 
     def initialize(self) -> None:
-        """Read the state from the persister, unless that was begun before.
+        """Read the state from the persister, unless that has begun before.
 
         Raises: KafkaError: LEADER_NOT_AVAILABLE while another thread reads the state and after ``fence``; the error of
         the persister or of ``initial_offset``, and UNKNOWN_SERVER_ERROR at each later call.
@@ -195,7 +195,7 @@ class SharePartition:
             return True
 
     def release_fetch_lock(self, holder: object) -> None:
-        """End the turn of a holder."""
+        """Release the right to read; no effect if another holder has it."""
         with self.lock:
             if self._fetch_holder is holder:
                 self._fetch_holder = None
@@ -243,7 +243,7 @@ class SharePartition:
             return without(acquired, aborted)
 
     def move_log_start(self, log_start: int) -> None:
-        """Follow the start of the log."""
+        """Move the start offset to the start of the log, if that is later."""
         with self.lock:
             self.window.move_log_start(log_start)
 
@@ -422,7 +422,7 @@ class SharePartition:
             failure = _reported(error, "cannot write the state of", key)
         try:
             write.stored(failure)
-        except Exception:  # the next writes must go on
+        except Exception:  # the next writes must continue
             logger.exception("cannot end a write of the state of the share partition %s", key)
 
     # ------------------------------------------------------------ acquisition locks
@@ -493,7 +493,7 @@ def _same_types(ack: AcknowledgementBatch, first: int, last: int) -> Iterable[tu
             start = offset
 
 
-#: The error that clients get for one of the persister; UNKNOWN_SERVER_ERROR for any other.
+#: The error that clients get for an error of the persister; UNKNOWN_SERVER_ERROR for any other.
 _ERROR_FOR_CLIENTS = {
     Errors.NOT_COORDINATOR: Errors.COORDINATOR_NOT_AVAILABLE,
     Errors.COORDINATOR_NOT_AVAILABLE: Errors.COORDINATOR_NOT_AVAILABLE,

@@ -149,7 +149,7 @@ class SharePartitionManager:
             return share
 
     def _initialize(self, share: SharePartition, fetch: ShareFetch) -> None:
-        """Read the state of a share partition, unless that was begun before; drop one that cannot be read."""
+        """Read the state of a share partition, unless that has begun before; drop one that cannot be read."""
         try:
             share.initialize()
         except KafkaError as error:
@@ -228,7 +228,7 @@ class SharePartitionManager:
     def _release(self, session: ShareSession) -> None:
         """Make the records available that the member of an ended session has acquired."""
         group_id, member_id = session.key
-        for topic_id, index, topic in list(session.partitions.values()):  # a fetch that ends now changes their order
+        for topic_id, index, topic in list(session.partitions.values()):  # a copy: an ending fetch changes the order
             key = SharePartitionKey(group_id, topic_id, topic or "", index)
             with self.lock:
                 share = self._partitions.get(key)
@@ -328,7 +328,7 @@ class SharePartitionManager:
             for event in events:
                 try:
                     self._follow(*event)
-                except Exception:  # a bug must not end the thread: fetches would wait for their time
+                except Exception:  # a bug must not end the thread: fetches would wait until they expire
                     logger.exception("cannot complete share fetches")
             self._run_actions()
 

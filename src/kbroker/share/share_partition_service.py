@@ -19,7 +19,7 @@ from kbroker.share.share_sensors import ShareSensors
 class SharePartitionService:
     """Service around a SharePartitionManager.
 
-    Close it when no handler runs any more, and responses can still be sent. Its threads: one expires acquisition locks,
+    Close it when no handler runs any more but responses can still be sent. Its threads: one expires acquisition locks,
     one expires share fetches, one completes them after appends and ends sessions of closed connections.
     """
 

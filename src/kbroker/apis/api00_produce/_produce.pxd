@@ -18,8 +18,8 @@ cdef void delayed_produce_source(Operation *op, int32_t *processor_id, int64_t *
 cdef Partition *parse_gathered(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil
 # Set part for partition_append_run. False: the request is refused with part.result.
 cdef bint begin_gathered(Handler *handler, Request *request, ProduceRequest *parsed, AppendPart *part) noexcept nogil
-# Complete the request, with the result of its append and the partition, NULL if it was refused before.
+# Complete the request with the result of its append. ``partition``: NULL if the request was refused before.
 cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest *parsed, Partition *partition,
                              const AppendResult *result) noexcept nogil
-# Note that an append has taken so long: then the next ones are left to the handlers for a while.
+# Note the duration of an append: after a slow one, the next appends are left to the handlers for a while.
 cdef void note_slow_append(NativeApisCore *native_apis, int64_t from_ns, int64_t to_ns) noexcept nogil

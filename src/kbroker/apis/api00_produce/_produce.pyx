@@ -62,19 +62,19 @@ cdef enum:
     SLOW_FOR_NS = 1000000000    # after such a request only handlers execute Produce
 
 cdef struct Waiting:            # a partition whose append waits for the disk
-    Partition *partition        # counted
+    Partition *partition        # reference-counted
     int64_t flush_offset
     int64_t error_at            # position of its error code in the response
     int64_t base_offset_at
 
 cdef struct Appended:           # the single partition of a Produce that one write appends with others
-    Partition *partition        # NULL: refused before its log
+    Partition *partition        # NULL: refused before its log was found
     AppendResult result
 
 cdef struct DelayedProduce:     # begins with its Operation; freed by the last count
     Operation op
     Request *request
-    int32_t processor_id        # source of the request, for snapshots, which may not read it
+    int32_t processor_id        # source of the request, copied because snapshots must not read the request
     int64_t channel_number
     NativeApisCore *native_apis
     char *response                # owned until passed to the request
@@ -118,7 +118,7 @@ cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_m
         free(keys)
         writer_free(w)
         free_waiting(waiting, count)
-        request.action = ACTION_CLOSE       # no memory to wait: nothing was acknowledged
+        request.action = ACTION_CLOSE       # no memory for the wait: nothing was acknowledged
         return OUTCOME_RESPONDED
     kafka_release_payload(request)      # the records are in the log
     delayed.request = request

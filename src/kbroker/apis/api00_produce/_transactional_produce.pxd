@@ -21,7 +21,7 @@ cdef struct VerifiedPart:       # one partition of the request, with the same in
     const Topic *topic          # in Verdicts.topics
 
 cdef struct Verdicts:           # Request.state while Python has the request; owned with it
-    TopicTable *topics          # counted
+    TopicTable *topics          # reference-counted
     int64_t transactional_id_at     # in the payload
     int64_t transactional_id_bytes
     int64_t producer_id         # -1: no batch has a producer

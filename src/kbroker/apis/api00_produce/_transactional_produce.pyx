@@ -105,7 +105,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
                            int64_t guard) noexcept nogil:
     """Fill in the parts whose partitions exist and have a transactional batch that the client may write.
 
-    ``guard`` of partitions that are not verified, which might exist when the request returns.
+    ``guard``: that of the parts left out, whose partitions may exist by the time the request returns.
     """
     cdef ProduceTopic *data
     cdef ProducePart *part
@@ -163,7 +163,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
                                  int16_t *error) noexcept nogil:
     cdef Verdicts *fresh
     cdef bint verifies
-    if request.state != NULL:           # it returns from Python
+    if request.state != NULL:           # the request returns from Python
         verdicts[0] = <Verdicts *>request.state
         return VERIFY_DONE
     if parsed.transactional_id == NULL:

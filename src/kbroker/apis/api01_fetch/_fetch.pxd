@@ -9,7 +9,7 @@ cdef void complete_delayed(NativeApisCore *native_apis) noexcept nogil    # at s
 # Complete the delayed fetches of closed connections.
 cdef void complete_disconnected(NativeApisCore *native_apis) noexcept nogil
 # Remember that delayed fetches of the partition may be complete (Kafka's DelayedActionQueue), and check them after the
-# responses of the batch were sent, holding no lock.
+# responses of the batch have been sent, holding no lock.
 cdef void defer_check(Handler *handler, Partition *partition) noexcept nogil
 # Complete the delayed fetches of a partition that have enough, on each node of this process. Holds no lock.
 cdef void check_fetches(NativeApisCore *native_apis, Key *key) noexcept nogil

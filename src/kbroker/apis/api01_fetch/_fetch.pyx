@@ -368,7 +368,7 @@ cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
 
 
 cdef void refuse_isolation(FetchState *state) noexcept nogil:
-    """Refuse an unknown isolation level: -1 everywhere, in the form of Kafka 4.3.1."""
+    """Refuse an unknown isolation level with error -1 and offsets of -1, in the form of Kafka 4.3.1."""
     cdef int32_t i
     state.error = UNKNOWN_SERVER_ERROR
     state.response_session_id = 0

@@ -80,7 +80,7 @@ cdef bint is_on_rack(const NativeApisCore *native_apis, int32_t node_id, const F
 
 
 cdef void select_replica(const FetchState *state, FetchPart *part, const Foreign *known) noexcept nogil:
-    """Direct a consumer to a follower on its rack unless the leader has it, too. See ``RackAwareReplicaSelector``."""
+    """Direct a consumer to a follower on its rack unless the leader is on it. See ``RackAwareReplicaSelector``."""
     cdef NativeApisCore *native_apis = state.native_apis
     cdef int32_t i
     part.has_preferred = False

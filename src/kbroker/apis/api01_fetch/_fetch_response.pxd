@@ -11,7 +11,7 @@ from kbroker.quota._quota_enforcement cimport ClientCache
 cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil
 cdef void drop_reads(FetchState *state) noexcept nogil
 cdef bint is_satisfied(FetchState *state) noexcept nogil    # whether a read would now return enough, or an error
-# Release the counts on partitions and on the session, and all memory except the struct's.
+# Release the references to partitions and to the session, and all memory except the struct's.
 cdef void release_partitions(FetchState *state) noexcept nogil
 
 # Encode the response of the state into its request; its parts, if any, have been read.

@@ -202,8 +202,8 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
 cdef inline bint has_other_leader(const FetchState *state, const FetchPart *part) noexcept nogil:
     """Return whether the response names the leader of a part (KIP-951).
 
-    Kafka names -1 for a partition without a leader, which no client uses, and which crashes librdkafka up to 2.16
-    beside the name of another partition's leader.
+    Kafka names -1 for a partition without a leader. No client uses that id, and librdkafka up to 2.16 crashes if
+    the same response names the leader of another partition.
     """
     return state.version >= 16 and part.current_leader >= 0 and (
         part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))

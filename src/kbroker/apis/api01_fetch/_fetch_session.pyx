@@ -254,7 +254,7 @@ cdef enum:
 
 cdef struct SessionCache:
     Mutex lock
-    HashTable sessions          # counted each, by id
+    HashTable sessions          # by id, each reference-counted
     AtomicI64 bytes             # of sessions' partitions and their copies
     int32_t max_sessions
     uint64_t random

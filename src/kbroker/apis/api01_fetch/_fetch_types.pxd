@@ -14,7 +14,7 @@ cdef struct FetchPart:
     int64_t offset
     int32_t last_fetched_epoch
     int32_t max_bytes
-    Partition *partition        # counted, NULL when unknown or led by a node that alone may serve it
+    Partition *partition        # reference-counted; NULL if unknown, or if only another node may serve it
     bint has_preferred          # the client is directed to the node ``preferred``, and gets no records
     int32_t preferred
     int32_t known_epoch         # leader epoch by which it was found
@@ -38,7 +38,7 @@ cdef struct FetchState:
     FetchState *delayed_next     # NativeApisCore.delayed_lock
     FetchState *delayed_prev
     Request *request
-    int32_t processor_id        # source of the request, for snapshots, which may not read it
+    int32_t processor_id        # source of the request, copied because snapshots must not read the request
     int64_t channel_number
     NativeApisCore *native_apis
     int16_t version

@@ -1,7 +1,7 @@
 """Slow work of consumer groups, which delays neither heartbeats nor time-outs.
 
 Tasks take turns, a slice each: the costly regular expressions of one group delay those of another by one slice per
-turn, not by all that they cost.
+turn, not by their total cost.
 """
 
 from __future__ import annotations

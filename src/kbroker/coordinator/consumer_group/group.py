@@ -99,7 +99,7 @@ class ConsumerGroup(ModernGroup):
         return NO_TARGET if member_id is None else self.targets.get(member_id, NO_TARGET)
 
     def partition_epoch(self, topic_id: UUID, partition: int) -> int:
-        """Return the epoch of the member that owns or revokes a partition; NOT_OWNED without one."""
+        """Return the epoch of the member that owns or revokes a partition; NOT_OWNED if there is none."""
         return self._partition_epochs.get(topic_id, {}).get(partition, NOT_OWNED)
 
     def is_waiting_for_partitions(self, member: ConsumerGroupMember) -> bool:

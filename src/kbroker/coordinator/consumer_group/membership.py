@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 
 class Downgrade(Protocol):
-    """Convert a group whose other members all use the classic protocol, and write ``changes`` before.
+    """Convert a group whose other members all use the classic protocol, and write ``changes`` first.
 
     ``joining`` replaces the last member of the consumer protocol; ``rebalances``: whether the members must join again.
     """
@@ -143,8 +143,8 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)
 
     def steady(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult | None:
-        """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other,
-        and if a target assignment is due.
+        """Return the response to a plain heartbeat of a reconciled member, the usual case; None for any other
+        heartbeat, or if a target assignment is due.
 
         The effect is that of ``heartbeat``, in a third of the time.
         """
@@ -400,7 +400,7 @@ def check_instance(present: ConsumerGroupMember | None, member_id: str, instance
 def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
     """Return the member with the fields of a heartbeat."""
     names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
-    return ConsumerGroupMember(  # in a third of the time of _replace
+    return ConsumerGroupMember(  # takes a third of the time of _replace
         member.member_id,
         member.member_epoch,
         member.previous_member_epoch,

@@ -29,12 +29,12 @@ if TYPE_CHECKING:  # loaded with the first expression
 
 logger = get_logger(__name__)
 
-LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are matched
+LEAST_INTERVAL_MS = 10_000  # minimum interval between two matches of a group's expressions
 SOON_MS = 1
-MOST_SHOWN = 200  # characters of an expression in an error
-MOST_EXPRESSIONS = 500  # different ones of one group
-MOST_STEPS = 20_000_000  # for all expressions of a group each time: a few seconds
-SLICE_STEPS, SLICE_NAMES = 200_000, 10_000  # matched before other groups have their turn: some 30 ms
+MOST_SHOWN = 200  # limit of the characters of an expression that an error shows
+MOST_EXPRESSIONS = 500  # limit of different expressions in a group
+MOST_STEPS = 20_000_000  # limit of one match of all expressions of a group: a few seconds
+SLICE_STEPS, SLICE_NAMES = 200_000, 10_000  # limits of one turn of a group: some 30 ms
 
 #: Returns those of some topics that a client may describe.
 Visible = Callable[[Iterable[str]], Collection[str]]

@@ -24,8 +24,8 @@ from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsIma
 logger = get_logger(__name__)
 
 TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
-# Two slow assignments in a row are followed by a pause for any interval: otherwise a flood of joins would cost its
-# square.
+# Two slow assignments in a row are followed by a pause, whatever the assignment interval: otherwise the cost of a
+# flood of joins would grow with the square of their number.
 SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the shorter of the two
 
 G = TypeVar("G", bound=ModernGroup)
@@ -44,7 +44,7 @@ class GroupParts(NamedTuple):
 class ModernMembership(Generic[G, S]):
     """Changes of the membership of groups of one kind. Base class.
 
-    Args: ``write`` appends records, which the group replays, or raises KafkaError and nothing has changed;
+    Args: ``write`` appends records, which the group replays, or raises KafkaError and changes nothing;
     ``rebalances``: counts the new group epochs.
     Threads: any; a group's lock, which the caller holds, guards the whole group.
     """
@@ -123,7 +123,7 @@ class ModernMembership(Generic[G, S]):
     def note_assignment(self, group: G, began_ms: int) -> None:
         """Note that a target assignment was made, and when that began.
 
-        A pause needs two slow ones in a row: during a single one the thread may have waited for the processor.
+        A pause needs two slow assignments in a row: during a single one the thread may have waited for the processor.
         """
         took_ms = self.clock.now_ms() - began_ms
         slow_ms = min(took_ms, group.assignment_took_ms)

@@ -103,7 +103,7 @@ class GroupRecords(NamedTuple):
         return [*rows, *others, *(tombstone(kind, group_id) for kind in self.own_kinds)]
 
     def formats(self, prefix: str, *, member: Coding, target: Coding, current: Coding) -> dict[int, Format]:
-        """Return the formats of these records but the group's. Args: ``prefix`` of the names of their messages."""
+        """Return the formats of these records except the group's. Args: ``prefix`` of the names of their messages."""
         return {
             self.member_kind: Format(prefix + "MemberMetadata", "MemberId", *member),
             self.target_epoch_kind: Format(prefix + "TargetAssignmentMetadata", "", *TARGET_EPOCH),
@@ -163,7 +163,7 @@ TARGET_PARTITIONS: Coding = (
 
 
 def epochs_of(row: Mapping[str, Any], member_epoch: int) -> dict[int, int]:
-    """Return the partitions of a row with their assignment epochs; the member's where an older record has none."""
+    """Return the partitions of a row with their assignment epochs; for an older record, the member's epoch."""
     indexes, epochs = row["Partitions"], row.get("AssignmentEpochs")
     if epochs is None or len(epochs) != len(indexes):
         return dict.fromkeys(indexes, member_epoch)

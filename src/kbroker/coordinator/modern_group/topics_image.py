@@ -15,7 +15,7 @@ from kbroker.coordinator.modern_group.xxh3 import xxh3_64
 from kbroker.metadata.topics import TopicRegistry, TopicView
 
 HASH_FORMAT = 0
-MOST_HASHES, MOST_SETS = 10_000, 16  # cached, of topics and of sets of topics; others are computed again
+MOST_HASHES, MOST_SETS = 10_000, 16  # limits of the cached hashes, of topics and of sets of topics
 
 
 class TopicMetadata(NamedTuple):

@@ -23,7 +23,7 @@ from kbroker.coordinator.share.share_shard import ShareReplay, ShareShard
 
 logger = get_logger(__name__)
 
-#: Period of the deletion of records that later snapshots replace, and time without an update until a snapshot.
+#: Interval between deletions of replaced records, and time without an update after which a snapshot is written.
 PRUNE_INTERVAL_MS = SNAPSHOT_INTERVAL_MS = 300_000
 
 

@@ -1,4 +1,4 @@
-"""Records of ``__share_group_state`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
+"""Records of ``__share_group_state`` in Kafka's formats: Kafka's tools and kbroker can read each other's.
 
 A key begins with the number of its kind: 0 a snapshot of a share partition's state (or the tombstone of the share
 partition), 1 an update, which changes the state of the records before it.

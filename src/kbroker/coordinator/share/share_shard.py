@@ -128,7 +128,7 @@ class ShareShard(CoordinatorShard):
         self.stored: dict[SharePartitionKey, Stored] = {}
         self._updates_per_snapshot = updates_per_snapshot
         self._exists = exists
-        self._latest = NOTHING_WRITTEN  # for requests that find their change made, maybe not on disk yet
+        self._latest = NOTHING_WRITTEN  # for a request whose change is already made, but may not be on disk yet
 
     def append(self, records: Sequence[KeyValue], producer: TransactionalProducer | None = None) -> Written:
         """Append records: see ``CoordinatorShard``."""

@@ -158,7 +158,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     def _reconciled(
         self, member: ShareGroupMember, epoch: int, target: Partitions, has_subscription_changed: bool
     ) -> ShareGroupMember:
-        """Return the member with the partitions of its target, as far as it subscribes to their topics."""
+        """Return the member with those partitions of its target to whose topics it subscribes."""
         if epoch == member.member_epoch and not has_subscription_changed:
             return member
         assigned = {

@@ -1,4 +1,4 @@
-"""Settings of share groups, as far as the group coordinator uses them.
+"""Settings of share groups that the group coordinator uses.
 
 Source: ``GroupCoordinatorConfig``, ``GroupConfig``.
 """
@@ -17,4 +17,4 @@ class ShareGroupSettings(ModernGroupSettings):
 
     KIND: ClassVar[str] = "share"
     max_size: int = 200
-    initialize_retry_ms: int = 30_000  # an initialization of share partitions is tried again after that time
+    initialize_retry_ms: int = 30_000  # the initialization of share partitions is retried after this time

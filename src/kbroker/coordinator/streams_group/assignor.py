@@ -1,4 +1,4 @@
-"""The sticky assignor of tasks: active and standby tasks stay where they are, as far as the load stays even.
+"""The sticky assignor of tasks: active and standby tasks stay where they are as long as the load stays even.
 
 The load of a process is its number of tasks per member. A standby task and the active task of its kind are on
 different processes, as are its standby tasks. Ties are broken as in Kafka, by the order of Java's hash maps and heaps.

@@ -1,4 +1,4 @@
-"""Errors of the creation of internal topics; until an error expires, members are shown it, and no attempt is made.
+"""Errors of the creation of internal topics; until an error expires, members receive it, and no attempt is made.
 
 Source: ``ExpiringErrorCache`` (``AutoTopicCreationManager``).
 """

@@ -27,9 +27,9 @@ class EndpointPartitions(NamedTuple):
 def endpoint_partitions(
     group: StreamsGroup, updated: StreamsGroupMember, image: TopicsImage
 ) -> list[EndpointPartitions]:
-    """Return the endpoints of all members, that of ``updated``, a changed member, as the last one.
+    """Return the endpoints of all members; that of ``updated``, a changed member, is the last one.
 
-    While the topology cannot be configured there are no partitions, where Kafka 4.3 fails with a server error.
+    While the topology cannot be configured, they have no partitions; Kafka 4.3 fails with a server error.
     """
     others = [group.members[one] for one in timeline_map_order(group.members) if one != updated.member_id]
     return [
@@ -50,6 +50,6 @@ def _partitions(group: StreamsGroup, tasks: Mapping[str, Iterable[int]], image: 
         subtopology = subtopologies.get(one)
         for name in dict.fromkeys(() if subtopology is None else subtopology.inputs):
             topic = image.get(name)
-            if topic is not None:  # of the topics with fewer partitions than tasks, the first ones
+            if topic is not None:  # a topic may have fewer partitions than there are tasks
                 found.append((name, sorted(indexes)[: topic.partition_count]))
     return found

@@ -16,7 +16,7 @@ from kbroker.common.java.java_hash import hash_map_order
 from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology, Subtopology
 
-SHOWN_TOPICS = 3  # of the missing ones, in a message
+SHOWN_TOPICS = 3  # limit of the missing topics that a message names
 MAX_TASKS = 200_000  # of a group; Kafka has no limit: subtopologies may share a topic with many partitions
 
 
@@ -204,7 +204,9 @@ class _Counts:
         """Yield the number of each subtopology once one of its inputs is known.
 
         The order is that of Kafka's rounds over all subtopologies, on which the result depends. Rounds would take
-        quadratic time for a chain in reverse. Args: ``found``: gets the sinks of a subtopology before the next one.
+        quadratic time for a chain in reverse.
+
+        Args: ``found``: the known numbers; the caller adds those of the sinks of each yielded subtopology.
         """
         readers: dict[str, list[int]] = {}
         due: list[tuple[int, int]] = []  # round and number
@@ -249,7 +251,7 @@ class _Counts:
 
 
 def _same(counts: Mapping[str, int], shown: Mapping[str, int]) -> int:
-    """Return the number that all have. Raises: TopicProblemError."""
+    """Return the number that all ``counts`` equal. Raises: TopicProblemError if they differ."""
     if len(set(counts.values())) > 1:
         rows = ", ".join(f"{name}={count}" for name, count in sorted(shown.items()))
         text = f"Following topics do not have the same number of partitions: [{{{rows}}}]"

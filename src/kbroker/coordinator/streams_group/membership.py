@@ -138,7 +138,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         result = self._result(group, request, member, updated, configured, statuses)
         if not is_new_group:
             return result
-        group.endpoint_epoch = 0  # as Kafka, whose group exists once its records are written
+        group.endpoint_epoch = 0  # as in Kafka, where the group exists only once its records are written
         return result if is_converted else result._replace(endpoint_epoch=0)
 
     def _result(
@@ -180,13 +180,13 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         )
 
     def check_room(self, group: StreamsGroup, member_id: str) -> None:
-        """Refuse joins to a full group, even of a member, as in Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
+        """Refuse any join to a full group, even a member's, as in Kafka. Raises: KafkaError GROUP_MAX_SIZE_REACHED."""
         super().check_room(group, "")
 
     # ------------------------------------------------------------ topology
 
     def _topology(self, group: StreamsGroup, request: HeartbeatRequest, changes: list[GroupRecord]) -> StreamsTopology:
-        """Return the topology of the group; the first member brings it.
+        """Return the topology of the group; the first member provides it.
 
         Raises: KafkaError INVALID_REQUEST; UNKNOWN_SERVER_ERROR if neither group nor member has one, as in Kafka.
         """
@@ -205,7 +205,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         return present
 
     def _configured(self, group: StreamsGroup, topology: StreamsTopology) -> tuple[int, ConfiguredTopology]:
-        """Read the topics, and configure the topology by them if they have changed; return their hash too."""
+        """Read the topics, and configure the topology again if they have changed; return their hash, too."""
         value, configured = self.refreshed_hash(group, topology.required_topics), group.configured
         if configured is None or group.topology is None or value != group.metadata_hash:
             configured = group.configured = configure(topology, self.image)
@@ -258,7 +258,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         return target
 
     def _first_target(self, group: StreamsGroup) -> None:
-        """Make the target assignment of a new group when its members had time to join."""
+        """Make the target assignment of a new group once its members have had time to join."""
         if group.is_empty or group.configured is None or group.epoch <= group.target_epoch:
             return
         changes: list[GroupRecord] = []

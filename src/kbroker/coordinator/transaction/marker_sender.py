@@ -46,7 +46,7 @@ class Markers(Protocol):
     """Writer of end markers."""
 
     def write(self, place: TopicPartition, marker: EndMarker) -> Errors:
-        """Write one marker; return NONE once it is acknowledged, UNKNOWN_TOPIC_OR_PARTITION without such a partition.
+        """Write one marker; return NONE once acknowledged, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist.
 
         Never raises for a fault of the partition.
         """
@@ -113,7 +113,7 @@ class MarkerSender:
             return True
         with self._lock:
             self._waiting.append(completion)
-            self._schedule(RETRY_BACKOFF_MS)  # even if others have a backoff: this failure may be separate
+            self._schedule(RETRY_BACKOFF_MS)  # even if others have a backoff: this failure may be unrelated
         return False
 
     def resume(self, partition: StatePartition) -> int:
@@ -161,7 +161,7 @@ class MarkerSender:
         self._due_ms = due_ms
 
     def _try(self, completion: Completion) -> bool:
-        """Return True once it is complete. Never raises: a lost completion would keep its transactional id busy."""
+        """Return whether the completion succeeded. Never raises: a lost one would keep its transactional id busy."""
         try:
             return self._complete(completion)
         except Exception:  # no memory, or a defect
@@ -196,13 +196,13 @@ class MarkerSender:
                             reason,
                         ),
                     )
-                    completion.move = metadata.prepare_complete(self._clock.wall_ms())  # no other move until then
+                    completion.move = metadata.prepare_complete(self._clock.wall_ms())  # no other move until the retry
                     return False
         return True
 
     def _write(self, completion: Completion, place: TopicPartition) -> bool:
         try:
-            marker = completion.marker._replace(coordinator_epoch=completion.partition.epoch)  # which may rise
+            marker = completion.marker._replace(coordinator_epoch=completion.partition.epoch)  # which may have risen
             error = self._markers.write(place, marker)
         except Exception:  # no memory, or a defect: retried like an error of the partition
             logger.exception("%s: cannot write the marker to %s-%d", completion.metadata.transactional_id, *place)

@@ -284,7 +284,7 @@ class TransactionMetadata:
         self.partitions = self.partitions.difference(places)
 
     def _prepare(self, state: TransactionState, **changes: Any) -> Move:
-        """Prepare a move; fields not given stay. Raises: RuntimeError for a move that the state does not allow."""
+        """Prepare a move; other fields are unchanged. Raises: RuntimeError for a move that the state does not allow."""
         if self.pending is not None or self.state not in VALID_PREVIOUS[state]:
             raise self._illegal(f"cannot move to {state.label}")
         move = Move._make(_present(self))._replace(state=state, prev_producer_id=self.producer_id, **changes)

@@ -1,4 +1,4 @@
-"""Records of ``__transaction_state`` in Kafka's formats: Kafka's tools can read those of kbroker, and kbroker Kafka's.
+"""Records of ``__transaction_state`` in Kafka's formats: Kafka's tools and kbroker can read each other's.
 
 Keys and values begin with an int16 version. Values are of version 1, whose tagged fields (KIP-890) older readers skip.
 Source: ``TransactionLogKey.json``, ``TransactionLogValue.json``, ``TransactionLog``.
@@ -24,7 +24,7 @@ VALUE_VERSION = 1
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Encode the key of a transactional id. Raises: ProtocolError: longer than 32,767 bytes."""
+    """Encode the key of a transactional id. Raises: ProtocolError if it is longer than 32,767 bytes."""
     return codec.encode_versioned("TransactionLogKey", KEY_VERSION, {"TransactionalId": transactional_id})
 
 
@@ -52,7 +52,7 @@ def encode_value(move: Move) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """Decode a key; return None for an unknown kind. Raises: ProtocolError: cut or malformed."""
+    """Decode a key; return None for an unknown kind. Raises: ProtocolError if it is truncated or malformed."""
     if codec.key_version(key) != KEY_VERSION:
         return None
     name: str = codec.decode_versioned("TransactionLogKey", key)[1]["TransactionalId"]
@@ -60,7 +60,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """Decode the state of an id. Raises: ProtocolError: malformed, or of an unknown version or state."""
+    """Decode the state of an id. Raises: ProtocolError if it is malformed, or has an unknown version or state."""
     version, body = codec.decode_versioned("TransactionLogValue", value)
     if version > VALUE_VERSION:
         raise ProtocolError(f"expected a value of version 0 or 1, found {version}")
