@@ -1,4 +1,4 @@
-"""Forms whose changes were made: each makes its change once, and a resent one gets the same result again."""
+"""Forms whose changes were made: each makes its change once, and a resent form gets the same result again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Applied:
         self._results: dict[tuple[str, object], tuple[int, View]] = {}  # until when, by form and owner
 
     def claim(self, form: str, title: str) -> bool:
-        """Return whether a form may make its change: the first time."""
+        """Return whether a form may make its change: true only the first time."""
         with self._changed:
             if form in self._titles:
                 return False
@@ -44,10 +44,10 @@ class Applied:
 
     @contextmanager
     def alone(self, *name: str) -> Iterator[None]:
-        """Enter once no other request applies the form, or the change with the title, of a name: its kind, and itself.
+        """Enter once no other request applies the form or change of this name: ("form", id) or ("title", title).
 
         A double click sends a form twice at once. A request enters for its form before it enters for the title of its
-        change. Browsers choose the names of forms, which must not be those of titles.
+        change. Browsers choose the ids of forms, which must not be taken for titles.
         """
         with self._changed:
             self._changed.wait_for(lambda: name not in self._busy)
@@ -69,7 +69,7 @@ class Applied:
             self._results[form, owner] = now_ms + RESULT_MS, result
 
     def result(self, form: str, owner: object) -> View | None:
-        """Return the page that the form of this owner has had as its result; None if it is not kept."""
+        """Return the page that was the result of this owner's form; None if it is not kept."""
         with self._changed:
             self._drop_expired(self._clock.now_ms())
             kept = self._results.get((form, owner))

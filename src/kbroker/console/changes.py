@@ -61,7 +61,7 @@ class Change(NamedTuple):
     """A change, not made yet.
 
     Args:
-        title: a sentence in the imperative without its period, also of the log line.
+        title: a sentence in the imperative without its period, also used in the log line.
         lines: the difference; empty if there is nothing to change.
         apply: makes the change as it was shown; a View that it returns is shown instead of ``href``.
         href: the page after the change.
@@ -186,7 +186,7 @@ def _shown(name: str, change: Change, form: Query, problem: str) -> View:
         "lines": change.lines[:MAX_LINES],
         "more": max(0, len(change.lines) - MAX_LINES),
         "fixed": {**fixed, **change.fields},
-        "was": change.digest + secrets.token_hex(8),  # each form is another one
+        "was": change.digest + secrets.token_hex(8),  # makes each form unique
         "problem": problem,
     }
     return View(change.title, "change.html", values)

@@ -23,7 +23,7 @@ HERE = ("broker", 9092)  # the address of the broker of this process for its own
 MAX_KEPT = 16
 IDLE_MS = 60_000
 REQUEST_TIMEOUT_S, RETRY_S = 15.0, 5.0
-MAX_THROTTLE_S = 2.0  # a page waits no longer for a quota
+MAX_THROTTLE_S = 2.0  # maximum time for which a page waits for a quota
 
 
 class Identity(NamedTuple):

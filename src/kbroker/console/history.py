@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 LOOK_EVERY_S = 1.0
 SECONDS = 600
-IN_USE_MS = 300_000  # sampling continues for so long after a request
+IN_USE_MS = 300_000  # sampling continues for this long after a request
 PAUSE_MS = 30_000  # a longer time between two samples has no rate: the console was not in use
 SETTLED_MS = 200  # maximum delay before a verdict enters the ring
 BIN_S = 10  # of the map of throttles

@@ -50,11 +50,11 @@ class Passwords:
     def sign_in(self, user: str, password: str) -> SignedIn | None:
         """Return the user if the password is that of one of its credentials, else None.
 
-        For an unknown name the check takes as long as for an existing user, always the same one.
+        For an unknown name, the check takes as long as for an existing user, always the same one for that name.
         """
         if len(user) > MAX_NAME_CHARACTERS or len(password) > MAX_PASSWORD_CHARACTERS:
             return None
-        imitated = self._imitated(user)  # for known users too: it takes time
+        imitated = self._imitated(user)  # for known users too, because it takes time
         found = [(one, self._find(one.name, user)) for one in self._mechanisms]
         known = [(mechanism, credential) for mechanism, credential in found if credential is not None]
         right = next((one for one in known or imitated if _exchange(*one, user, password)), None)

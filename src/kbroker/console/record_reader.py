@@ -11,7 +11,7 @@ from kbroker.protocol.records import RecordBatch, iter_batches
 
 READ_BYTES = 1 << 20  # of one read; a larger batch is read whole
 READS = 8  # for one page: compaction and markers leave gaps
-CAP_BYTES = 64 << 20  # of one batch that are uncompressed; records after them are not shown
+CAP_BYTES = 64 << 20  # of one batch, decompressed; records after them are not shown
 UNPACKED_BYTES = 16 << 20  # of compressed batches: a page ends with the batch that passes it
 PAGE_BYTES = 8 << 20  # of records: a page ends after the record that passes it
 MOST = 100  # records of a page

@@ -18,7 +18,7 @@ STEP_MS = 150  # of one step; the chunk that passes it is the last
 STEP_BYTES = 32 << 20  # of keys and values
 STEP_RECORDS = 200_000
 CHUNK = 5000  # records of one read
-_LOOK_AT_CLOCK = 64  # records between two reads of the clock; each decoded record has its own
+_LOOK_AT_CLOCK = 64  # records between two reads of the clock; it is also read for each decoded record
 FIRST_WINDOW = 500  # records of the first step backwards; each next step is twice as long, up to CHUNK
 DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
 
@@ -200,7 +200,7 @@ class Scan:
     ) -> LogRecord | None:
         """Add the matches among records; return the first one that was not examined, None if all were.
 
-        At least one is examined; it ends when there are enough matches, and when the time of the step is over.
+        At least one is examined; the search ends when there are enough matches, or when the time of the step is over.
         """
         look = _LOOK_AT_CLOCK if self._decoders is None else 1
         for number, record in enumerate(records):

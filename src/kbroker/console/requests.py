@@ -62,7 +62,7 @@ class Query(NamedTuple):
         return value
 
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
-        """Return one of some words; the default if it is missing. Raises: PageError 400."""
+        """Return a value that must be one of some words; the default if it is missing. Raises: PageError 400."""
         text = self.needed(name) if default is None else self.text(name, default)
         if text not in allowed:
             listed = (" or " if len(allowed) == 2 else ", ").join(allowed)

@@ -47,7 +47,7 @@ class Memory:
         self._values: dict[object, tuple[int, object, Any]] = {}
 
     def get(self, key: object, make: Callable[[], T], version: object = None) -> T:
-        """Return a cached value, or a new one; with ``version``, it lasts longer while this is the same object."""
+        """Return a cached value, or a new one; with ``version``, it lasts longer while that is the same object."""
         now_ms = self._clock.now_ms()
         with self._lock:
             found = self._values.get(key)
@@ -80,8 +80,8 @@ class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
     ``local``: None in `kbroker console`; ``place``: display name of the cluster; ``may_edit``: true if pages may
-    change things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: by
-    which messages are decoded.
+    change things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: the
+    Schema Registry used to decode messages.
     """
 
     connections: Connections
@@ -223,7 +223,7 @@ class Json(NamedTuple):
 def address(page: str, **query: object) -> str:
     """Return the address of a page; parameters that are None or empty are left out.
 
-    Empty if a name is not UTF-8, as the id of a group need not be: queries are.
+    Empty if a name is not UTF-8, because queries must be UTF-8 and the id of a group need not be.
     """
     kept = {name.rstrip("_"): value for name, value in query.items() if value is not None and value != ""}
     try:

@@ -13,8 +13,8 @@ from kbroker.metadata.topics import TopicView
 
 EVERY_MS = 10_000
 SAMPLES = 60
-MAX_TOPICS = 20_000  # with values; each takes a kilobyte
-SHARE = 100  # of the time, at most one part is spent on samples
+MAX_TOPICS = 20_000  # topics with values; each takes a kilobyte
+SHARE = 100  # at most one part in this many of the time is spent on samples
 
 
 class Point(NamedTuple):

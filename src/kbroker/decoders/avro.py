@@ -19,7 +19,7 @@ from kbroker.decoders.decoded import Decoded, UndecodableError, check_schema_cha
 from kbroker.decoders.plain import float_value, short_float
 
 MAX_DEPTH = 100  # of values within values, and of types within types
-_SPARE_VALUES = 1000  # values without bytes, besides one for each byte of the input
+_SPARE_VALUES = 1000  # values without bytes that are allowed besides one for each byte of the input
 _MAX_VARINT_BYTES = 10
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text
@@ -122,7 +122,7 @@ class AvroSchema:
             if isinstance(schema, str):
                 return _PRIMITIVE.get(schema) or self._of_name(schema, namespace)
             kind = schema["type"]
-            if not isinstance(kind, str):  # a type in a type, as some writers have it
+            if not isinstance(kind, str):  # a type nested in a type, as some writers produce it
                 return self._reader(kind, namespace)
             if kind == "array":
                 return _array(self._reader(schema["items"], namespace))

@@ -18,7 +18,7 @@ _INT, _LONG = 1 << 31, 1 << 63
 _MICROSECOND = timedelta(microseconds=1)
 _FINER = re.compile(r"[.,]\d{6}0*[1-9]")  # a fraction of a second with digits after the microseconds
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
-_SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: of each text, and for each of its characters
+_SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: for each text, plus for each of its characters
 _MAX_ERROR = 300  # characters
 _MAX_DIGITS = 2465  # of a decimal; more cannot be decoded
 _EXACT = Context(prec=_MAX_DIGITS, Emin=-_MAX_DIGITS, Emax=_MAX_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
@@ -218,7 +218,7 @@ def _real(form: str) -> Callable[[Any, bytearray], None]:
     def write(value: Any, out: bytearray) -> None:
         if isinstance(value, bool) or (not isinstance(value, int | float) and value not in _SPECIAL_FLOATS):
             raise ValueError
-        if isinstance(value, _Number) and isinf(value):  # too many digits, as an integer that has no float
+        if isinstance(value, _Number) and isinf(value):  # too large for a float, as an integer may be
             raise ValueError
         out += struct.pack(form, float(value))
 

@@ -39,7 +39,7 @@ _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
 
 
 def _kept(compiled: Callable[[Schema], _Compiled], clock: BaseClock | None = None) -> Callable[[Schema], _Compiled]:
-    """Return a function that compiles each schema once, also refused ones; it raises UndecodableError."""
+    """Return a function that compiles each schema once, even a refused one; it raises UndecodableError."""
     now_ms = (SystemClock() if clock is None else clock).now_ms
 
     @lru_cache(_SCHEMAS)
@@ -54,7 +54,7 @@ def _kept(compiled: Callable[[Schema], _Compiled], clock: BaseClock | None = Non
     def compile_once(schema: Schema) -> _Compiled:
         found, until_ms = result(schema)
         if now_ms() >= until_ms:
-            result.cache_clear()  # one result alone cannot be removed
+            result.cache_clear()  # a single result cannot be removed
             found, _ = result(schema)
         if isinstance(found, UndecodableError):
             raise UndecodableError(str(found))

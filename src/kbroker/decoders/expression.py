@@ -90,7 +90,7 @@ class Expression:
         if sees_record and kind == "field" and node["value"] not in NAMES:
             raise ExpressionError(f"expected one of {', '.join(NAMES)}, got {node['value']!r}")
         for number, child in enumerate(children):
-            if isinstance(child, dict):  # not a number of a slice
+            if isinstance(child, dict):  # the numbers of a slice are not nodes
                 self._check(child, sees_record and (kind in _OF_THE_SAME or (number == 0 and kind != "expref")))
 
     def _check_call(self, name: str, given: int) -> None:

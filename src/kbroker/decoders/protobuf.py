@@ -1,6 +1,6 @@
 """Protobuf as JSON, by the text or the descriptor of a .proto file.
 
-protoc compiles the text, from grpcio-tools: the compiler of Protobuf itself, with every rule of imports, options and
+protoc from grpcio-tools compiles the text: it is Protobuf's own compiler, with every rule of imports, options and
 editions, in its own process for a limited time. The runtime of Protobuf decodes; it limits the depth of messages.
 Any producer can write thousands of messages in a few bytes, each with all fields of its type: their JSON is limited.
 """
@@ -27,9 +27,9 @@ from kbroker.decoders.decoded import (
 
 FILE = "schema.proto"
 COMPILE_TIMEOUT_S = 20.0
-_MAX_ERROR = 300  # characters of protoc's
-_MAX_IMPORTS = 50  # nested ones
-MAX_FIELDS = 500_000  # of a record with the fields that its messages lack; beyond, the JSON does without these
+_MAX_ERROR = 300  # characters of protoc's message
+_MAX_IMPORTS = 50  # levels of nested imports
+MAX_FIELDS = 500_000  # of a record, absent fields included; beyond it, the JSON omits the absent ones
 MAX_PARSED_FIELDS = 10_000_000  # of a record, as above: the runtime reserves memory for all of them
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
@@ -206,7 +206,7 @@ def _check_parsed_fields(kind: Any, data: bytes) -> None:
     fields, left = 0, [(kind, data)]
     while left:
         kind, data = left.pop()
-        # the content of a group is a set of fields already
+        # the content of a group is already a set of fields
         for one in UnknownFieldSet(Empty.FromString(data)) if isinstance(data, bytes) else data:
             field = kind.fields_by_number.get(one.field_number)
             if field is not None and field.message_type is not None and not isinstance(one.data, int):

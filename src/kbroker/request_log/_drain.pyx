@@ -151,7 +151,7 @@ cdef bint drain_all(DrainCore *drain, RecordSink *sink, int64_t budget_bytes, bi
 
 
 cdef class RecordFormat:
-    """Base of record formats; by itself it has no sink."""
+    """Base of record formats; on its own, it has no sink."""
 
 
 @cython.final

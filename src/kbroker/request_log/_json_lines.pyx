@@ -166,7 +166,7 @@ cdef inline char *put_escape(char *to, uint8_t c) noexcept nogil:
 
 
 cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil:
-    """Write a JSON string with its quotes and return its end; it takes at most 6 bytes per byte, and 2."""
+    """Write a JSON string with its quotes and return its end; it takes at most 6 bytes per byte, plus 2."""
     cdef const uint8_t *at = <const uint8_t *>data
     cdef int64_t i = 0, plain
     cdef uint8_t c
@@ -389,7 +389,7 @@ cdef char *put_refusal(char *to, const Record *record) noexcept nogil:
 
 
 cdef inline char *put_begin(JsonCore *core, char *to, int64_t time_us) noexcept nogil:
-    """Write an object up to the last digit of its time. All other text is the same for a second."""
+    """Write an object up to the last digit of its time. The text before the fraction is the same for a whole second."""
     cdef int64_t second = time_us // 1000000
     cdef int64_t left = time_us - second * 1000000
     if left < 0:

@@ -56,7 +56,7 @@ cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil:
     cdef int64_t head = atomic_load_relaxed(&ring.head) + size_bytes
     cdef int64_t i
     atomic_store(&ring.head, head)
-    # The ring is larger than a cache, so the lines of the next record, if it has the same size, are prefetched.
+    # The ring is larger than a cache, so the cache lines of a next record of the same size are prefetched.
     for i in range(0, min(size_bytes, 512) + 64, 64):
         prefetch_to_write(ring.data + ((head + i) & (ring.size_bytes - 1)))
 

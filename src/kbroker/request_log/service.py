@@ -175,7 +175,7 @@ class RequestLog:
             raise folder_error("kbroker.request.log.dir", settings.folder, error) from error
 
     def _logs(self) -> Sequence[Any]:
-        """Return the topic's logs; an absent topic, also a deleted one, is created."""
+        """Return the topic's logs; an absent topic, even a deleted one, is created."""
         assert self._topics is not None
         name = self.settings.topic
         view = self._topics.get(name)

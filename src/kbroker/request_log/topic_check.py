@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.protocol.records import iter_batches
 
-LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # fits one record of the most hostile names; usually a quarter of a megabyte
+LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # enough for one record with the longest names; usually a quarter of a megabyte
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:

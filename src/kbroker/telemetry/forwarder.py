@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TIMEOUT_S = 10.0
-MAX_RESPONSE_BYTES = 1 << 16  # of a body, which is not used; after a longer one the next push has a new connection
+MAX_RESPONSE_BYTES = 1 << 16  # of a response, which is not used; after a longer one, a new connection is opened
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 30_000
 CONTENT_TYPE = "application/x-protobuf"
 

@@ -14,7 +14,7 @@ from kbroker.telemetry.subscriptions import ClientFacts, Requested
 
 MAX_INSTANCES = 16_384
 MIN_EXPIRY_MS = 60_000
-EXPIRY_INTERVALS = 3  # push intervals without a request after which an instance expires, if that is longer
+EXPIRY_INTERVALS = 3  # push intervals without a request until an instance expires, but at least MIN_EXPIRY_MS
 NEVER_MS = -(1 << 62)
 
 

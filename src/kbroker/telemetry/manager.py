@@ -50,7 +50,7 @@ class Client(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Accepted push. ``sender``: the client of the connection, possibly another one that knows the instance's id."""
+    """Accepted push. ``sender``: the client of the connection, possibly another one that uses the instance's id."""
 
     client: ClientInstance
     sender: Client
@@ -94,7 +94,7 @@ class ClientMetricsManager:
         self._receive = receive
         self._closed = connections
         self._on_removed = on_removed
-        self.lock = threading.Lock()  # of all below, held during ``publish``; the receiver is called without it
+        self.lock = threading.Lock()  # guards all below; held during ``publish``, not during the receiver
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
         self._changed: set[str] | None = None  # names of subscriptions to be read from the image; None: all
@@ -171,7 +171,7 @@ class ClientMetricsManager:
         begun_ns = self._clock.now_ns()
         try:
             self._receive(push)
-        except Exception as error:  # of the decoder too: a client's data must not appear as a failure of the broker
+        except Exception as error:  # errors of the decoder too: a client's data must not appear as a broker failure
             logger.info("client instance %s: metrics cannot be decoded: %s", text, error)
             self.sensors.failed(text)
             return False

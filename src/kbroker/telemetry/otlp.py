@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 MAX_POINTS = 10_000  # of one push
-MAX_RESOURCES = 10_000  # of a push; Java sends one for each metric, and each grows by attributes
+MAX_RESOURCES = 10_000  # of a push; Java sends one for each metric, and attributes are added to each
 MAX_NAME = 256  # characters of a name or of a text of an attribute; longer ones are cut
 MAX_ATTRIBUTES = 16  # of a point
 
@@ -27,7 +27,7 @@ Attributes = tuple[tuple[str, str], ...]
 
 
 class Point(NamedTuple):
-    """One value. ``adds``: it is the change since the previous push; ``counts``: it never falls."""
+    """One value. ``adds``: whether it is the change since the previous push; ``counts``: whether it never falls."""
 
     name: str
     attributes: Attributes

@@ -91,7 +91,7 @@ class TelemetryService:
     def _identity(self, push: Push) -> dict[str, str]:
         """Return the attributes by which the endpoint distinguishes clients, named as in ``match``.
 
-        They are cut, as each resource of a push gets them.
+        They are cut, because each resource of a push gets a copy of them.
         """
         found = {
             **push.sender.facts,

@@ -61,7 +61,7 @@ def subscription_of(name: str, configs: Mapping[str, str]) -> Subscription:
     assert isinstance(match, tuple)
     assert isinstance(metrics, tuple)
     assert isinstance(interval_ms, int)
-    patterns = dict(match_parts(str(word)) for word in match)  # of two with one name Kafka uses the last
+    patterns = dict(match_parts(str(word)) for word in match)  # of two with the same name, Kafka uses the last one
     return Subscription(name, metrics, interval_ms, {key: _tester(name, text) for key, text in patterns.items()})
 
 

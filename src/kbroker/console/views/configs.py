@@ -244,7 +244,7 @@ def edit_form(site: Site, query: Query) -> View:
 
 
 def _is_line(resource: Resource, entry: ConfigEntry) -> bool:
-    """Return whether the form has a line for the config: for no hidden value, and for none that a line would change."""
+    """Return whether the form has a line for the config: not if its value is hidden, or if a line would alter it."""
     is_changeable = not (entry.read_only or entry.is_sensitive)
     value = entry.value or ""
     is_one_line = value == value.strip() and len(value.splitlines()) <= 1

@@ -28,7 +28,7 @@ from kbroker.decoders.record_text import LIST_BYTES, WHOLE_BYTES, Shown, safe_te
 HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
 #: Limits for all headers of a record, in a list and alone: the header that exceeds it is the last.
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
-MAX_PARTITIONS = 100  # examined together; of a larger topic the page shows one
+MAX_PARTITIONS = 100  # partitions examined together; of a larger topic, the page shows only one
 DOWNLOADED = 5000  # records of a file
 REGISTRY_WAIT_S = 3.0  # for which a page waits for the Schema Registry; few pages are made at a time
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
@@ -62,7 +62,7 @@ class _Search(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A step, the positions of the next ones in both directions (None: nothing there), and its direction."""
+    """A step, the positions of the next ones in both directions (None: no records there), and its direction."""
 
     step: Step
     older: dict[int, int] | None
@@ -270,7 +270,7 @@ def _mark_text(marks: Mapping[int, int]) -> str:
 
 
 def _where(search: _Search, result: _Result) -> str:
-    """Return how far the step has looked, as a part of a sentence."""
+    """Return how far the step has searched, as a part of a sentence."""
     marks, partitions = result.step.marks, search.partitions
     total = sum(one.high_watermark - one.log_start_offset for one in partitions.values())
     if result.is_forward:

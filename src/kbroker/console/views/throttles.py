@@ -81,7 +81,7 @@ def throttles(site: Site, query: Query) -> View:
 
 
 def _highest(found: Mapping[Throttled, Mapping[int, Bin]], is_shadow: bool) -> float:
-    """Return the strongest cell of enforced quotas, or of shadows: nothing waits for a shadow, so its delays grow."""
+    """Return the highest weight of a cell of enforced quotas or of shadows, whose delays grow because nothing waits."""
     weights = [_weight(one) for who, bins in found.items() if who.is_shadow is is_shadow for one in bins.values()]
     return max(weights, default=0.0)
 

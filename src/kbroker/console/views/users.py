@@ -79,7 +79,7 @@ def _with_password(
     before = None if present is None else f"{present.iterations:,} iterations"
     after = f"{iterations:,} iterations" if present is None else "a new password"
     lines = [Difference(f"{user}, {mechanism}", before, after)]
-    # a password that was changed meanwhile looks the same
+    # the lines would be the same if the password was changed meanwhile
     state = site.parts.applied.last(title)
     return Change(title, lines, apply, address("users"), notes, state=state, needs=Needed(Operation.ALTER))
 

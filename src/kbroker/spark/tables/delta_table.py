@@ -41,7 +41,7 @@ DEFAULT_BUCKETS = 8
 HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC, VIEWS = "request_log", "topic", "views"
 TIME = {REQUEST_LOG: "time", TOPIC: "timestamp", VIEWS: "time"}
-COMMIT_TRIES = 200  # each in conflict with another writer's commit
+COMMIT_TRIES = 200  # attempts, each in conflict with another writer's commit
 STORE_FAILURES = 4  # consecutive commits with an unknown outcome after which the batch fails
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
 _READABLE = {"timestampNtz"}  # other reader features change which rows of a file count
@@ -66,7 +66,7 @@ class DataFile:
     size_bytes: int
     min_time_us: int | None = None
     max_time_us: int | None = None
-    stats: str | None = None  # as Delta writes them, of a file that is still to be committed
+    stats: str | None = None  # in Delta's form, for a file that is still to be committed
     modified_ms: int = 0
 
     @property
@@ -181,7 +181,7 @@ class Table:
 
     @property
     def at_version(self) -> TablePlace:
-        """The place as of this version: several readings of it have the same rows while others write."""
+        """The place as of this version: repeated reads of it return the same rows while others write."""
         return replace(self.place, as_of=self.version)
 
     def refresh(self) -> None:
@@ -270,7 +270,7 @@ class Table:
         fields = wanted.columns["fields"]
         both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}
         known = {"type": "struct", "fields": [has[one["name"]] for one in both["fields"]]}
-        # columns of the request log may be those of a newer kbroker: then rows of this one have null there
+        # the request log's columns may be those of a newer kbroker: rows of this one then have null there
         loss = first_loss(info.columns if wanted.kind == TOPIC else known, both)
         if loss is not None:
             raise TableError(f"{self}: columns can only be added, and {loss}")
@@ -426,7 +426,7 @@ class Table:
         """Return the streams into the table by id."""
         found = {}
         for path, _ in self.place.listed(STREAMS):
-            if not path.endswith(".json"):  # a write that did not end
+            if not path.endswith(".json"):  # an unfinished write
                 continue
             known = json.loads(self.place.read(path))
             known["paths"] = tuple(known["paths"])
@@ -517,7 +517,7 @@ def _version_or_time(as_of: AsOf) -> int | datetime:
 
 
 def _times(files: pa.Table, name: str) -> list[int | None]:
-    """Return a column of times as microseconds since 1970; numbers, as a table may have very many files."""
+    """Return a column of times as microseconds since 1970: numbers, because a table may have very many files."""
     if name not in files.column_names:
         return [None] * len(files)
     found: list[int | None] = files[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()

@@ -44,7 +44,7 @@ cdef class Counters:
     Args:
         samples, window_ms: quota.window.num, and quota.window.size.seconds as milliseconds.
         controller_samples, controller_window_ms: the same with controller.quota.
-        expires: a counter that was idle for an hour becomes cold, as at the broker.
+        expires: whether a counter that was idle for an hour becomes cold, as in the broker.
     Raises: ValueError for impossible settings.
     Threads: one at a time.
     """
@@ -60,7 +60,7 @@ cdef class Counters:
     def __cinit__(self, *, samples=11, window_ms=1000, controller_samples=11, controller_window_ms=1000,
                   bint expires=True):
         client, controller = MetricConfig(samples, window_ms), MetricConfig(controller_samples, controller_window_ms)
-        default = MetricConfig()        # has a name: a borrowed pointer is valid while it exists
+        default = MetricConfig()        # in a variable: a borrowed pointer is valid only while the object exists
         cdef int kind
         for kind in range(KINDS):
             limited_config(kind, borrow_config(controller if kind == KIND_MUTATION else client), &self.limited[kind],
@@ -118,14 +118,14 @@ cdef class Counters:
             int32_t[::1] served_ms not None) -> None:
         """Replay a batch, in its order; the counters keep their values for the next one.
 
-        Args, all but the last of one length:
+        Args, all but the last of the same length:
             counter: numbers.
             time_ms: since 1970.
             value: bytes, percent of a thread, mutations.
             action: JUDGED (record, then check), COUNTED (record only), GIVEN_BACK (take the value off again, if the
                 request was delayed), STRICT (check, and record only a value that passes).
             request: place of the value's request in ``served_ms``.
-            delay_ms: filled: the delay of each value, by its own counter.
+            delay_ms: output: the delay of each value, by its own counter.
             served_ms: raised to the longest delay of each request; begin with zeroes.
         Raises: ValueError for lengths that differ; IndexError for a counter or request that does not exist (the
             values before it are recorded).
