@@ -129,7 +129,7 @@ def test_a_broker_that_restarts_and_a_topic_that_grows(
 
 
 def test_a_quota_that_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """The minutes' views equal the jobs' results under one limit, a lower limit, and no limit."""
+    """The views of closed minutes equal the results of the batch jobs, under a limit, a lower limit and no limit."""
     slow = QuotaEntity.of({"client-id": "slow"})
     said: list[str] = []
     done: list[Watched] = []

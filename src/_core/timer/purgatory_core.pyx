@@ -316,7 +316,7 @@ cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexce
         return 0
     if watchers.length > capacity:
         snapshot = <Operation **>malloc(watchers.length * sizeof(Operation *))
-        if snapshot is NULL:        # complete the first ones now; the others expire
+        if snapshot is NULL:        # check the first ones; a later check or their timer completes others
             snapshot = on_stack
         else:
             capacity = watchers.length

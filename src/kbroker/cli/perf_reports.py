@@ -1,4 +1,4 @@
-"""Statistics of `kbroker perf`, and the lines that Kafka's tools print of them."""
+"""Statistics of `kbroker perf`, and their report in the format of Kafka's tools."""
 
 from __future__ import annotations
 

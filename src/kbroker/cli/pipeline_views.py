@@ -172,7 +172,7 @@ def lag(
 
     folders = [place_of(folder, {"storage": storage}) for folder in checkpoints]
     for folder in folders:
-        read_checkpoint(folder)  # a wrong folder is an error before the connection to a broker
+        read_checkpoint(folder)  # report a wrong folder before connecting to a broker
     with connect(bootstrap_server) as cluster:
         found = group_lag(cluster, names) if names or not folders else []
         for folder in folders:

@@ -85,7 +85,7 @@ def create(
 
 
 def token_arguments(command: F) -> F:
-    """Add TOKEN and `--hmac`, one of which names the token."""
+    """Add TOKEN and `--hmac`, one of which names the token, and `--bootstrap-server`."""
     return decorators(
         click.argument("token_id", required=False, metavar="[TOKEN]"),
         bootstrap_option,

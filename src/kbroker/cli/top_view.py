@@ -198,7 +198,7 @@ def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
 
 
 def _fitting(widths: Sequence[int], sort: int, width: int) -> list[int]:
-    """Return the numbers of the columns that fit; columns are left out from the right."""
+    """Return the numbers of the columns that fit; drop others from the right, but not the first and the sorted one."""
     shown = list(range(len(widths)))
     while len(shown) > 1 and min(widths[0], NARROWEST) + sum(1 + widths[number] for number in shown[1:]) > width:
         dropped = next((number for number in reversed(shown[1:]) if number != sort), None)

@@ -171,7 +171,7 @@ class _Entry:
                 raise self._wrong(self.node, f"{self._expected}; found no {key}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a field that is a string, or the default without the field."""
+        """Return a field that is a non-empty string, or the default if it is absent. Raises: DocumentError."""
         if key not in self._fields:
             return default
         node = self._fields[key][1]

@@ -67,7 +67,7 @@ class ConsumerMember:
         """
         self.epoch, self._owned, self.assignment = JOIN_EPOCH, [], ()
         self.heartbeat()
-        # bounded: the others release partitions at their next heartbeat, or there are more members than partitions
+        # Other members release partitions at their next heartbeat. With more members than partitions none may be left.
         end_s = self._cluster.clock() + 2 * self.interval_s
         while not self.assignment and self._cluster.clock() < end_s:
             self._cluster.sleep(FIRST_ASSIGNMENT_PAUSE_S)

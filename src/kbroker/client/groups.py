@@ -243,7 +243,7 @@ class Groups:
         return Admin(self.cluster).offsets_at(sorted(wanted & led))
 
     def ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
-        """Send a request to the coordinator of a group, without retries."""
+        """Send a request to the coordinator of a group, without retries, and return the response."""
         return self.cluster.request(api_key, body, node_id=self.coordinator(group_id), max_version=max_version)
 
 

@@ -1,7 +1,7 @@
 """TLS and SASL of a client, from the properties that Apache Kafka's tools accept with ``--command-config``.
 
 The names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are accepted too; other properties are ignored,
-unless they are misspelled names of these.
+but a misspelling of one of these names is an error.
 """
 
 import copy

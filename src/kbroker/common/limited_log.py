@@ -100,9 +100,10 @@ class RepeatedFailures:
 
 
 class RateLimitedLogger:
-    """Logger of at most ``LINES_PER_SECOND`` lines a second with each message, so that one hides no other.
+    """Logger of at most ``LINES_PER_SECOND`` lines a second for each message, so that none crowds out another.
 
-    A message is the text before its arguments. The next line with it reports the number left out.
+    A message is the format string without its arguments. A line before its next occurrence reports the number of lines
+    left out.
 
     Threads: any.
     """

@@ -40,8 +40,8 @@ class DecodedRecord(NamedTuple):
 class Decoders:
     """The decoders of keys and values.
 
-    Args: ``key``, ``value``: names of decoders, of NAMES; ``registry``: for those that need a schema.
-    Raises: ValueError for an unknown name, and for a decoder by schema without a registry.
+    Args: ``key``, ``value``: decoder names from NAMES; ``registry``: for decoders that need a schema.
+    Raises: ValueError for an unknown name, or for a decoder that needs a schema if there is no registry.
     Threads: any.
     """
 

@@ -9,7 +9,7 @@ Backend = str | Callable[[], object]
 
 
 class ListenerLimits(NamedTuple):
-    """Limits of one listener's connections; None is the server's."""
+    """Limits of one listener's connections; None: the server's limit applies."""
 
     max_connections: int | None = None
     max_connection_rate: int | None = None

@@ -116,7 +116,7 @@ class ApiContext:
         self.credentials = credentials
         self.delegation_tokens = delegation_tokens
         self.features = features
-        self._lock = threading.Lock()  # the first of all locks
+        self._lock = threading.Lock()  # guards the creation of ``dynamic``; taken before any other lock
         self.lock = threading.Lock()  # held while changed configs of the broker are put in force
         self._dynamic: DynamicConfigs | None = None
         self._change_hooks: list[Callable[[frozenset[str]], None]] = []

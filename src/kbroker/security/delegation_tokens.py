@@ -176,7 +176,7 @@ class DelegationTokens:
         return bool(delta.changed_tokens)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Keep the digests of the secrets of changed tokens."""
+        """Record the digests of the secrets of changed tokens; discard those, and the credentials, of removed ones."""
         for token_id, token in delta.changed_tokens.items():
             digest = _digest(self.hmac_of(token_id))
             if token is not None:

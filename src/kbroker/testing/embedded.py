@@ -395,7 +395,7 @@ class VirtualBroker(EmbeddedBroker):
         return self._virtual_clock.wall_ms()
 
     def wait_for_fetches(self, count: int = 1, timeout_s: float = 10.0) -> None:
-        """Wait until at least ``count`` fetches wait for records (or for the time to move).
+        """Wait until at least ``count`` fetches are waiting for records, or for the clock to advance.
 
         Raises: TimeoutError after ``timeout_s`` real seconds.
         """

@@ -51,7 +51,7 @@ def test_the_document_of_a_record() -> None:
         ("join(',', value.lines[*].sku) == 'a'", True),
         ('to_string(value.lines) == \'[{"sku":"a"}]\'', True),
         ("!(value.paid)", True),
-        ("floor(to_number('nan'))", False),  # not a number of JSON, but one of Python
+        ("floor(to_number('nan'))", False),  # a number in Python, but not in JSON
         ("value.lines[::0]", False),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_request_that_cannot_be_sent() -> None:
 
 
 def test_refused_requests_have_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """Clients that repeat a request do not fill the disk: a line has the number of requests without a line."""
+    """Clients that repeat a request do not fill the disk: a later line has the number of requests without a line."""
     clock, data = VirtualClock(), bytes(MAX_REQUEST_BYTES + 1)
     forwarding = ForwardingManager(cast("ControllerChannel", FakeChannel()), clock)
     for _ in range(100):

@@ -202,7 +202,7 @@ class Limited:
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
 
     def tokens(self) -> float:
-        """Return the tokens of the client's bucket without a change of the bucket."""
+        """Return the number of tokens in the client's bucket without changing it."""
         (metric,) = [
             found for name, found in self.managers.controller_mutation.sensor("ANONYMOUS", "c").metrics.items()
             if name.name == "tokens"  # type: ignore[attr-defined]

@@ -129,7 +129,7 @@ OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: Operations that are allowed by an ALLOW rule about one of others.
+#: For an operation, the others whose ALLOW rules allow it, too.
 IMPLIED: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),

@@ -15,7 +15,7 @@ from kbroker.console.views.configs import config_lines
 from kbroker.console.views.topics import MOST_OFFSETS, found_topic, offsets
 
 TOPIC = ResourceType.TOPIC
-MAX_NAME = 300  # of the form
+MAX_NAME = 300  # characters of a typed topic name; the rest is cut off
 _OFFSETS = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")  # partition:offset
 
 

@@ -1,4 +1,4 @@
-"""Transactions: the list, one transactional id, hanging ones, and their ends."""
+"""Transactions: the list, one transactional id, hanging transactions, and the changes that abort them."""
 
 from __future__ import annotations
 

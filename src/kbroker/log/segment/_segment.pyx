@@ -24,7 +24,7 @@ from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES
 from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef enum:
-    MOST_OPEN = 16384           # default, and at most a quarter of the limit; acceptors leave as many (KB_MOST_FILES)
+    MOST_OPEN = 16384           # or a quarter of the descriptor limit; acceptors keep as many free (KB_MOST_FILES)
     READER_BYTES = 1048576      # size of a BatchReader's reads
     FIND_BYTES = 4096           # size of reads during a search for a batch: about one index interval
 

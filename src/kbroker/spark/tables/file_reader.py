@@ -133,7 +133,7 @@ def _store_errors() -> Iterator[None]:
 
 
 class _StoreFile:
-    """A file of a store: Arrow raises the same error for an unavailable file and for one that is not Parquet."""
+    """File of a store that raises _StoreError for its failures; Arrow's error is that of a file that is not Parquet."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file

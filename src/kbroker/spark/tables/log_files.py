@@ -112,7 +112,7 @@ class Files:
                 else:
                     ends[key] = _line_end(file, begin, budget, key, force=budget == whole)
                     taken = ends[key] - begin
-            except FileNotFoundError:  # the next batch finds its new name
+            except FileNotFoundError:  # renamed: the next batch finds the new name
                 continue
             budget = None if budget is None else budget - taken
         return ends

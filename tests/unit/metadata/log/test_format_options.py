@@ -1,4 +1,4 @@
-"""Voters among the options of the storage tool, with the sentences of Kafka's ``DynamicVoter``."""
+"""Voters in the options of the storage tool; errors have the messages of Kafka's ``DynamicVoter``."""
 
 from uuid import UUID
 
