@@ -4,6 +4,8 @@ from typing import Final, Literal, TypeAlias, final
 _RecordingLevel: TypeAlias = Literal["INFO", "DEBUG", "TRACE"]
 _Unit: TypeAlias = Literal["nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days"]
 
+LARGEST_WINDOW_MS: Final[int]
+LARGEST_SAMPLES: Final[int]
 LEVELS: Final[tuple[str, ...]]
 UNITS: Final[tuple[str, ...]]
 

@@ -1,12 +1,12 @@
 """Configs of metrics (number and length of samples, quota), and the levels of recording."""
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t
 
 from operator import index
 from types import MappingProxyType
 
-cdef int64_t LARGEST_WINDOW_MS = 1 << 40       # some 35 years: samples x window stays far below 2**63
-cdef int32_t LARGEST_SAMPLES = 100_000
+LARGEST_WINDOW_MS = 1 << 40                     # some 35 years: samples x window stays far below 2**63
+LARGEST_SAMPLES = 100_000
 
 LEVELS = ("INFO", "DEBUG", "TRACE")
 UNITS = ("nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days")
