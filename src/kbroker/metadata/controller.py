@@ -23,12 +23,12 @@ from kbroker.metadata.records.metadata_record import MetadataRecord
 
 logger = get_logger(__name__)
 
-#: Returns the records of a change of this image. Its exceptions go to the caller of the change; nothing is stored.
+#: Returns the records that change this image. An exception is raised to the caller of the change; nothing is stored.
 Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 
 class NotInForceError(Exception):
-    """Stored change that a part of the broker failed to put in force. ``cause``: that failure."""
+    """Stored change that a part of the broker failed to put in force. ``cause``: the failure."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -89,7 +89,7 @@ class Storage(Protocol):
 
 
 class MemoryStorage:
-    """Storage of a broker that keeps nothing: offsets are counted."""
+    """Storage of a broker without a metadata log: it counts offsets and drops the records."""
 
     epoch = kraft_version = 1
 
@@ -144,7 +144,7 @@ class Controller:
         self._image = image
         self._lock = threading.Lock()
         self._waiting: deque[_Change] = deque()
-        self._queues: dict[int, _Queue] = {}  # by the id of the publisher
+        self._queues: dict[int, _Queue] = {}  # by id() of the publisher
         self._failure = ""
 
     def unfollow(self, publisher: Publisher) -> None:
@@ -170,7 +170,7 @@ class Controller:
 
     @property
     def kraft_version(self) -> int:
-        """Level of kraft.version, which control records have."""
+        """Finalized level of kraft.version, which control records contain."""
         return self._storage.kraft_version
 
     def change(self, plan: Plan, *, publisher: Publisher | None = None, frees_space: bool = False) -> None:
@@ -194,7 +194,7 @@ class Controller:
             raise mine.error
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Put a change in force that another controller has made: ``image`` is the one after ``delta``."""
+        """Put in force a change that another controller has made: ``image`` is the result of ``delta``."""
         change = _Change(lambda _: (), frees_space=False)
         change.delta, change.image = delta, image
         with self._lock:
@@ -219,7 +219,7 @@ class Controller:
                 change.is_done = True
 
     def _make(self, changes: Sequence[_Change]) -> None:
-        """Plan the changes one after the other, and store those that can be stored together as one."""
+        """Plan the changes one after the other, and store them in groups that each fit in one batch."""
         group: list[_Change] = []
         for change in changes:
             if group and (change.frees_space != group[0].frees_space or group[-1].image.level != self._image.level):
@@ -230,7 +230,7 @@ class Controller:
                 refusal = self._store(group)
                 group = []
                 if refusal is not None:
-                    self._refuse([change], refusal)  # it was planned against an image with the refused one
+                    self._refuse([change], refusal)  # planned against an image with the refused changes
                     continue
             if group or change.delta is not None:
                 group.append(change)  # even one without records: its result depends on those before it
@@ -238,7 +238,7 @@ class Controller:
             self._store(group)
 
     def _plan(self, change: _Change, image: MetadataImage) -> None:
-        """Determine the records of a change to this image, and the resulting image."""
+        """Set the records of a change to this image, the resulting image and the delta, or the error."""
         try:
             if self._failure:
                 raise OutcomeUnknownError(self._failure)
@@ -249,7 +249,7 @@ class Controller:
             delta = MetadataDelta(image)
             for record in change.records:
                 delta.replay(record)
-            change.image = delta.apply(image.offset, image.epoch)  # every start replays the log
+            change.image = delta.apply(image.offset, image.epoch)  # or the next start fails, which replays them
             change.delta = delta
         except Exception as error:
             change.error, change.records = error, ()
@@ -257,9 +257,9 @@ class Controller:
     def _store(self, group: Sequence[_Change]) -> BaseException | None:
         """Store planned changes, all or none, and hand them to the publishers; return the error of the refused ones.
 
-        They are one batch: a power cut that leaves a part of them leaves a part of the last batch, which a start
-        distinguishes from damage. If they do not fit together, each is stored on its own, up to the first that does not
-        fit; the others were planned against an image with that one.
+        The changes are one batch: after a power cut only the last batch can be incomplete, which a start distinguishes
+        from damage. If the batch is refused, each change is stored alone, up to the first that is refused; the later
+        changes were planned against an image with that one.
         """
         level = self._image.level
         try:
@@ -278,7 +278,7 @@ class Controller:
             return None
         for change in group:
             change.image = change.image._replace(offset=self._storage.end_offset - 1, epoch=self._storage.epoch)
-        self._image = group[-1].image  # the end of the batch: a snapshot of an image before it could not be read
+        self._image = group[-1].image  # at the end of the batch: a snapshot that ends within it could not be read
         self._hand_over(group)
         return None
 

@@ -1,6 +1,6 @@
 """Features of the cluster (KIP-584): the supported levels, and the finalized ones, which UpdateFeatures changes.
 
-A level that this broker does not support counts as the nearest one that it does.
+A level that this broker does not support counts as the nearest supported level.
 Source: ``FeatureControlManager``, ``QuorumFeatures``, ``MetadataVersion``, ``Feature``.
 """
 
@@ -36,7 +36,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class FinalizedFeatures(NamedTuple):
-    """The finalized level of every feature, including 0; ``epoch`` rises with each change.
+    """The finalized level of every supported feature, including 0; ``epoch`` rises with each change.
 
     ``supported``: minimum and maximum level of each.
     """
@@ -64,7 +64,7 @@ class Features:
     def __init__(self, controller: Controller, supported: Mapping[str, tuple[int, int]] | None = None) -> None:
         self._controller = controller
         self._supported = SUPPORTED if supported is None else supported
-        self.lock = threading.Lock()  # held during the hooks
+        self.lock = threading.Lock()  # held by the controller during `publish`
         self._hooks: list[Callable[[], None]] = []
         image = controller.image
         self._finalized = self._read(image)
@@ -110,7 +110,7 @@ class Features:
             return [
                 metadata_record("FeatureLevelRecord", {"Name": update.name, "FeatureLevel": update.level})
                 for update in updates
-                if update.name != KRAFT_VERSION  # unchanged, and in control records
+                if update.name != KRAFT_VERSION  # its level cannot change, and is in control records
             ]
 
         if validate_only:

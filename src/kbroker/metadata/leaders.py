@@ -24,12 +24,12 @@ def live_ids(image: MetadataImage) -> set[int]:
 
 
 def started_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
-    """Return the changes by which a started node joins the ISR, and leads partitions without a leader."""
+    """Return the records by which a started node joins the ISR, and leads partitions without a leader."""
     return _settled_records(image, level, live_ids(image) | {node_id}, node_id)
 
 
 def stopped_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
-    """Return the changes by which a node leaves the ISR, and other nodes lead its partitions."""
+    """Return the records by which a stopped node leaves the ISR, and other nodes lead its partitions."""
     return _settled_records(image, level, live_ids(image) - {node_id}, node_id)
 
 
@@ -43,7 +43,7 @@ def _settled_records(image: MetadataImage, level: int, live: Collection[int], no
 
 
 def settled(partition: PartitionRegistration, live: Collection[int]) -> PartitionRegistration:
-    """Return the state of a partition after its live replicas have caught up.
+    """Return the state of a partition after its live replicas have caught up, which may end a reassignment.
 
     Without a live member of the ISR there is no leader, and the ISR keeps its last members: no other replica is
     elected, as in Kafka without unclean elections.
@@ -72,9 +72,9 @@ def settled(partition: PartitionRegistration, live: Collection[int]) -> Partitio
 
 
 def change_records(topic: TopicImage, index: int, after: PartitionRegistration, level: int) -> list[MetadataRecord]:
-    """Return the record of the change of a partition, none if it stays as it is.
+    """Return the record that changes a partition to the state ``after``, none if that is its state.
 
-    The leader epoch rises with another leader, and when a replica is removed.
+    The leader epoch rises if the leader changes or a replica is removed.
     """
     before = topic.partitions[index]
     fields = {
@@ -96,9 +96,9 @@ def change_records(topic: TopicImage, index: int, after: PartitionRegistration, 
 def led_by(partition: PartitionRegistration, node_id: int, live: Collection[int]) -> PartitionRegistration:
     """Return the state of a partition that a node leads from now on.
 
-    If it is not a replica, it replaces the leader, and a reassignment in progress ends.
+    A node that is not a replica replaces the former leader, and a reassignment in progress ends.
 
-    Raises: KafkaError for a node that does not serve.
+    Raises: KafkaError for a node that is not live.
     """
     if node_id not in live:
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, f"node {node_id} does not serve: start it first")
@@ -122,10 +122,10 @@ def reassigned(
 ) -> PartitionRegistration:
     """Return the state of a partition that is assigned to other replicas; None cancels a reassignment.
 
-    It is complete as soon as all wanted replicas are live. Replicas that a former reassignment added stay until then.
+    The reassignment ends as soon as all wanted replicas are live. Until then, replicas of an earlier one stay.
 
-    Raises: KafkaError NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT for a return to replicas of which none is
-    in the ISR.
+    Raises: KafkaError NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT if no replica from before the cancelled
+    reassignment is in the ISR.
     """
     known = partition.replicas
     if wanted is None:
@@ -151,7 +151,7 @@ def reassigned(
 
 
 def elected(partition: PartitionRegistration, live: Collection[int], *, is_unclean: bool) -> PartitionRegistration:
-    """Return the state of a partition after an election by ElectLeaders.
+    """Return the state after ElectLeaders elects the preferred replica or, if ``is_unclean``, the first live one.
 
     Raises: KafkaError ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """

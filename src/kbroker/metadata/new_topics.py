@@ -47,9 +47,9 @@ class Created(NamedTuple):
 
 
 def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, image: MetadataImage) -> PlannedTopic:
-    """Return a topic with the replicas that it gets.
+    """Check a new topic, and return it with its replicas.
 
-    Args: ``names``: those that exist; ``config`` of the defaults. Raises: KafkaError with Kafka's code and text.
+    Args: ``names``: existing names; ``config``: has the defaults. Raises: KafkaError with Kafka's code and text.
     """
     default = Layout(config.integer("num.partitions"), config.integer("default.replication.factor"))
     nodes = registered_nodes(image, config.node_id)
@@ -78,7 +78,7 @@ def added_records(
 ) -> list[MetadataRecord]:
     """Return the records that add partitions to a topic, with as many replicas as it has.
 
-    Args: ``assignments``: the replicas of each new partition; None: they are chosen; ``nodes``: whether each is fenced.
+    Args: ``assignments``: the replicas of each new partition; None: chosen here; ``nodes``: whether each is fenced.
     """
     if assignments is None:
         factor = len(topic.partitions[0].replicas)
@@ -87,5 +87,5 @@ def added_records(
 
 
 def _first(name: str) -> int:
-    """Return a number by which the leaders of a topic are shifted, so that topics of one partition are on all nodes."""
+    """Return the number that shifts the leaders of a topic, so that topics of one partition are on all nodes."""
     return zlib.crc32(name.encode("utf-8", "surrogateescape"))

@@ -30,7 +30,7 @@ class Election(NamedTuple):
 class PartitionChanges:
     """Changes of the partitions of a cluster whose nodes share their logs. Each raises KafkaError.
 
-    Args: ``node_id`` of a node that may not have registered. Threads: any.
+    Args: ``node_id``: the only node before any registration. Threads: any.
     """
 
     def __init__(self, controller: Controller, node_id: int) -> None:
@@ -52,13 +52,13 @@ class PartitionChanges:
         self._change(name, index, change)
 
     def move_leader(self, name: str, index: int, node_id: int) -> None:
-        """Make a node the leader of a partition; it replaces the leader among the replicas if it is not one of them."""
+        """Make a node the leader of a partition; a node that is not a replica replaces the former leader."""
         self._change(name, index, lambda partition, image: led_by(partition, node_id, live_ids(image)))
 
     def elect(self, wanted: Iterable[tuple[str, int]] | None, *, is_unclean: bool) -> list[Election]:
-        """Elect the preferred leaders of partitions, or a leader for those that have none.
+        """Elect the preferred leaders of partitions or, if ``is_unclean``, a leader for those that have none.
 
-        Args: ``wanted``: None for all partitions, by the names of their topics.
+        Args: ``wanted``: topic names and partition numbers, None for all partitions.
         """
         results: list[Election] = []
 

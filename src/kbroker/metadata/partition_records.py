@@ -26,7 +26,7 @@ def new_partition_records(
     """Yield the records of new partitions from the number ``first`` on, each led by its first replica that serves.
 
     Args: ``placed``: the replicas of each; ``nodes``: whether each node is fenced; ``directory_ids`` of the log
-    folders: of several the log manager chooses one later; ``level`` of metadata.version.
+    folders: if there are several, the log manager chooses later; ``level`` of metadata.version.
     """
     directory = next(iter(directory_ids)) if len(directory_ids) == 1 else UNASSIGNED
     has_directories = level >= DIRECTORIES_LEVEL
@@ -40,7 +40,7 @@ def new_partition_records(
 
 
 def partitions_elsewhere(image: MetadataImage, directory_ids: Collection[uuid.UUID]) -> list[TopicPartition]:
-    """Return the partitions whose folder in the metadata is not one of these."""
+    """Return the partitions with a log folder, according to the image, other than these."""
     return [
         (topic.name, index)
         for topic in image.topics.values()
@@ -52,7 +52,7 @@ def partitions_elsewhere(image: MetadataImage, directory_ids: Collection[uuid.UU
 def directory_records(
     image: MetadataImage, names: Iterable[str], directory_of: Callable[[str, int], uuid.UUID | None], level: int
 ) -> list[MetadataRecord]:
-    """Return the changes of the partitions of these topics that the image has in another log folder, or in none.
+    """Return the records that correct the log folders of the partitions of these topics.
 
     Args: ``directory_of`` returns the id of a partition's log folder, None if it is not open.
     """

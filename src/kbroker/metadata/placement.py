@@ -10,7 +10,7 @@ from kbroker.metadata.image.image import MetadataImage
 
 
 def registered_nodes(image: MetadataImage, node_id: int) -> dict[int, bool]:
-    """Return whether each registered node is fenced, by id; before any registration, that of this node alone."""
+    """Return whether each registered node is fenced, by id; before any registration, only this node, unfenced."""
     return {one: broker.is_fenced for one, broker in sorted(image.brokers.items())} or {node_id: False}
 
 

@@ -18,7 +18,7 @@ class ProducerIds:
         self._controller = controller
         self._lock = threading.Lock()
         self._next = self._end = 0
-        self._block_end = 0  # of the planned block
+        self._block_end = 0  # end of the planned block
 
     def next(self) -> int:
         """Return an unused id; its block was stored before, so that no id is returned again after a crash."""

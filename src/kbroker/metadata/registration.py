@@ -61,7 +61,7 @@ def registration_records(
 def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
     """Return the records of a clean stop, after which Kafka's controller registers the node again without a time-out.
 
-    In a cluster of several nodes, other nodes lead its partitions then, as after a controlled shutdown.
+    In a cluster of several nodes, they also make other nodes lead its partitions, as in a controlled shutdown.
     """
     if image.brokers[node_id].is_fenced:
         return []

@@ -48,7 +48,7 @@ class TopicGrowth:
 
     Args: ``lock`` of the registry; it is released between runs of partitions, so that other topics can change, and
     this one can be deleted. ``failed``: ids of created topics without logs. ``drop_logs`` removes logs.
-    Locks: its own, held until a topic has grown, before the registry's.
+    Locks: its own, held until a topic has grown, and taken before the registry's.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TopicGrowth:
                 self._check_same(image, topic, added)
                 return added_records(topic, added, assignments, nodes, image, self._logs.directory_ids)
 
-            try:  # their logs first: no metadata record can remove partitions
+            try:  # logs first: no metadata record can remove partitions
                 for start in range(added.start, added.stop, ADDED_AT_ONCE):
                     self._create(topic, added, range(start, min(start + ADDED_AT_ONCE, added.stop)))
                 with self._lock:

@@ -23,14 +23,14 @@ class Opening:
 
 
 class TopicOpening(TopicRuns[Opening]):
-    """New topics that are in force once all their logs are made, by the thread that has created them.
+    """New topics whose logs the thread that has created them makes; they are in force once all logs are made.
 
     Until then requests do not find them, and nothing waits for them: in Kafka, too, the controller has a topic before
     the brokers.
 
-    Args: ``lock`` of the registry; ``image`` returns the one in force; ``failed``: gets the reason for each topic
-    whose logs could not be made. ``serve`` is called with the topics that are complete, and the logs of those that did
-    not fail, under the lock.
+    Args: ``lock`` of the registry; ``image`` returns the image in force; ``failed``: gets the error of each topic
+    whose logs could not be made. ``serve`` is called, under the lock, with the finished topics, and the logs of those
+    that did not fail.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TopicOpening(TopicRuns[Opening]):
             return False
         try:
             self._serve(topics, opened)
-        finally:  # a topic that cannot be served is not being opened either
+        finally:  # a topic that could not be served is no longer being opened either
             for topic in topics:
                 self.end(topic.topic_id)
         return True

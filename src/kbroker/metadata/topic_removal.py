@@ -20,10 +20,10 @@ class Removal:
 
 
 class TopicRemoval(TopicRuns[Removal]):
-    """Topics whose logs the thread that has deleted them removes.
+    """Deleted topics whose logs the thread that has deleted them removes.
 
-    Args: ``lock`` of the registry. ``drop_logs`` removes logs by topic, of the deleted topics with these ids; if it is
-    the last run, the removals so far are then durable. Called under the lock.
+    Args: ``lock`` of the registry. ``drop_logs``, called under the lock, removes partitions by topic name; in the last
+    run, the third argument is True, the second has the ids of the topics, and all removals are durable afterwards.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class TopicNames:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Add a name of the same request. Its names may collide: Kafka compares them only with the topics before it."""
+        """Add a name of the same request. Such names may collide: Kafka compares each only with existing topics."""
         self._names.add(name)
 
     def colliding(self, name: str) -> str | None:
@@ -159,7 +159,7 @@ def check_more_partitions(
 
 
 def check_assignment(brokers: Sequence[int], nodes: Mapping[int, bool], factor: int | None = None) -> None:
-    """Refuse a replica list that is empty, has a broker twice or an unknown one, or a length other than ``factor``.
+    """Refuse a replica list that is empty, has a duplicate or unknown broker, or differs in length from ``factor``.
 
     Raises: KafkaError INVALID_REPLICA_ASSIGNMENT.
     """
@@ -240,7 +240,7 @@ def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> New
 
 
 def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__consumer_offsets``: compacted."""
+    """Return the configs of ``__consumer_offsets``: compacted."""
     return {
         "compression.type": "producer",
         "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
@@ -249,7 +249,7 @@ def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
 
 
 def share_state_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__share_group_state``: its coordinator deletes records, retention does not."""
+    """Return the configs of ``__share_group_state``: its coordinator deletes records, retention does not."""
     return {
         "cleanup.policy": "delete",
         "compression.type": "producer",
@@ -260,7 +260,7 @@ def share_state_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
 
 
 def transaction_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
-    """Settings of ``__transaction_state``: compacted, never compressed."""
+    """Return the configs of ``__transaction_state``: compacted, never compressed."""
     return {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",

@@ -13,7 +13,7 @@ class TopicRuns(ABC, Generic[T]):
     """Changed topics with many partitions: the thread that has changed a topic makes or removes its logs.
 
     Args: ``lock`` of the registry, released between runs; ``at_once``: number of partitions for which no runs are
-    needed. ``T``: a topic that has begun.
+    needed. ``T``: the state of a topic between its runs.
     """
 
     def __init__(self, lock: AbstractContextManager[bool], at_once: int) -> None:
@@ -23,23 +23,23 @@ class TopicRuns(ABC, Generic[T]):
         self._begun: dict[uuid.UUID, T] = {}  # the registry's lock
 
     def expect(self, count: int, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Note topics that are about to be stored or deleted, unless the ``count`` of their partitions is small."""
+        """Note topics about to be stored or deleted, if the ``count`` of their partitions exceeds ``at_once``."""
         if count > self._at_once:
             self._expected.update(topic_ids)
 
     def begin(self, topic_id: uuid.UUID, topic: T) -> bool:
-        """Begin with a topic that has been stored or deleted; return False if it needs no runs. Under the lock."""
+        """Begin the runs of a topic that has been stored or deleted; return False if it needs none. Under the lock."""
         if topic_id not in self._expected:
             return False
         self._begun[topic_id] = topic
         return True
 
     def end(self, topic_id: uuid.UUID) -> bool:
-        """End with a topic; return False if it has not begun. Under the lock."""
+        """End the runs of a topic; return False if they have not begun. Under the lock."""
         return self._begun.pop(topic_id, None) is not None
 
     def finish(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Complete those of the topics that have begun. Without the lock."""
+        """Complete the runs of those topics that have begun. The caller must not hold the lock."""
         ids = list(topic_ids)
         self._expected.difference_update(ids)  # they are stored or deleted, or will never be
         while any(topic_id in self._begun for topic_id in ids):

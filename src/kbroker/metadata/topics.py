@@ -94,13 +94,13 @@ class TopicRegistry:
         self._failed: dict[uuid.UUID, Exception] = {}  # created topics without logs, with the reason
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
-        self._image = controller.image  # in force
+        self._image = controller.image  # the image in force
         self._opening = TopicOpening(config, logs, self.lock, lambda: self._image, self._failed, self._serve)
         self._removal = TopicRemoval(self.lock, self._drop_logs)
         self._growth = TopicGrowth(config, controller, logs, self.lock, self._failed, self._drop_logs)
         self.create_remotely: Callable[[str], None] | None = None  # requests a topic from another node's controller
         self.version = 0  # rises with every change
-        self.creation_version = 0  # of the latest change that created a topic
+        self.creation_version = 0  # version of the latest change that created a topic
 
     # ------------------------------------------------------------ reading
 
@@ -130,7 +130,7 @@ class TopicRegistry:
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
     def forget(self, *hooks: Callable[..., None]) -> None:
-        """Remove hooks of deleted topics and of elections. No effect on unknown ones."""
+        """Remove hooks from ``on_deleted`` and ``on_elected``. No effect on unknown ones."""
         self.on_deleted = [one for one in self.on_deleted if one not in hooks]
         self.on_elected = [one for one in self.on_elected if one not in hooks]
 
@@ -181,13 +181,13 @@ class TopicRegistry:
     def create_all(
         self, topics: Iterable[NewTopic], validate_only: bool = False, charge: Charge = free
     ) -> list[Created | KafkaError]:
-        """Create topics separately, but store, sync and publish many of them together, which costs as much as for one.
+        """Create topics independently of each other; one write, sync and publication for many costs as much as for one.
 
         Other changes happen in between; created topics stay if others fail. Topics that exist are in force when this
         returns, unless another request still makes the logs of many partitions.
 
-        Args: ``charge`` is called with the partitions of each valid topic, unless it is only validated.
-        Returns: for each the created topic, or the error with the code and text of Kafka.
+        Args: ``charge`` is called with the number of partitions of each valid topic, unless it is only validated.
+        Returns: for each topic the result, or the error with Kafka's code and text.
         """
         wanted = list(topics)
         if validate_only:
@@ -213,7 +213,7 @@ class TopicRegistry:
         failures: dict[uuid.UUID, KafkaError] = {}
         try:
             try:
-                self._controller.change(plan, publisher=self)  # another request may be creating a topic that exists
+                self._controller.change(plan, publisher=self)  # waits for a topic that another request is creating
             finally:
                 self._opening.finish(one.topic_id for one in planned)
             failures = self._forget_failed(planned)
@@ -266,7 +266,7 @@ class TopicRegistry:
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Delete a topic and its logs; return its id.
 
-        Args: ``charge`` is called with its partitions first.
+        Args: ``charge`` is called with its number of partitions first.
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and the errors of ``charge``.
         """
         (deleted,) = self.delete_all([name], charge)
@@ -275,10 +275,10 @@ class TopicRegistry:
         return deleted
 
     def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
-        """Delete topics independently of each other, many of them in one write, which takes as long as that of one.
+        """Delete topics independently of each other; one write deletes many, and takes as long as for one topic.
 
         Other changes happen in between; deleted topics stay deleted if others fail.
-        Returns: for each its id, or the error as raised by ``delete``.
+        Returns: for each name the topic's id, or the error as raised by ``delete``.
         """
         results: list[uuid.UUID | KafkaError] = []
         for start in range(0, len(names), DELETED_AT_ONCE):
@@ -330,7 +330,7 @@ class TopicRegistry:
     ) -> None:
         """Add partitions to a topic, up to ``count`` in total.
 
-        Args: ``charge`` is called with the new partitions if they are valid, unless they are only validated.
+        Args: ``charge`` is called with the number of new partitions, if they are valid and not only validated.
         Raises: KafkaError with Kafka's code and text.
         """
         self._growth.add(name, count, assignments, validate_only, charge)
@@ -339,7 +339,7 @@ class TopicRegistry:
             logger.info("topic %s has %d partitions now", name, count)
 
     def record_directories(self, names: Collection[str]) -> None:
-        """Store the log folders of partitions where the metadata has none or another one.
+        """Store the log folders of partitions for which the metadata has none or another; a failure is logged.
 
         Among several folders the log manager chooses when it creates a log; a single one is stored with the partition.
         """
@@ -406,7 +406,7 @@ class TopicRegistry:
         _log_created(created.values())
 
     def _synced(self, topics: Iterable[TopicImage], views: dict[str, TopicView]) -> dict[str, TopicView]:
-        """Make the folders of new topics durable; return the views, without those that failed."""
+        """Make the folders of new topics durable; return the views without failed topics, whose logs are removed."""
         if views:
             try:
                 self._logs.sync_folders()
@@ -415,12 +415,12 @@ class TopicRegistry:
                 views = {}
         failed = {topic.name: range(len(topic.partitions)) for topic in topics if topic.name not in views}
         if failed:
-            # Their folders first: a start creates missing folders of known topics, and leaves those of unknown ones.
+            # Folders before metadata: a start creates missing folders of known topics, and keeps those of unknown ones.
             self._drop_logs(failed)
         return views
 
     def _lead(self, view: TopicView) -> None:
-        """Set the leader epochs of logs after the swap of the views; fetches that wait with an earlier one complete."""
+        """Set the leader epochs of logs after the swap of the views; fetches waiting with an earlier epoch complete."""
         for index, (log, registration) in enumerate(zip(view.partitions, view.registrations, strict=True)):
             if log is not None and log.leader_epoch < registration.leader_epoch:
                 log.set_leader_epoch(registration.leader_epoch)
@@ -481,7 +481,7 @@ class TopicRegistry:
         }
 
     def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
-        """Return every config of a topic that sets these, with the defaults of ``config``, or else of the broker.
+        """Return every config of a topic that sets ``configs``; defaults are those of ``config``, or else the broker's.
 
         Raises: KafkaError INVALID_CONFIG, if no log could be opened with it.
         """
@@ -564,9 +564,9 @@ class TopicRegistry:
     def _drop_logs(
         self, partitions: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
     ) -> None:
-        """Remove the existing logs of these topics; a failed creation has not created all of them.
+        """Remove the existing logs of these partitions; a failed creation may have left some out. A failure is logged.
 
-        Args: ``topic_ids`` of the topics that are deleted; ``is_last``: False if other logs of theirs follow.
+        Args: ``topic_ids`` of the topics that are deleted; ``is_last``: False if more of their logs follow.
         """
         try:
             self._logs.delete_topics(partitions, topic_ids, is_last)

@@ -20,7 +20,7 @@ _LEVELS: Mapping[str, int] = {
     "FATAL": logging.CRITICAL,
 }
 _WORDS = {level: word for word, level in _LEVELS.items()}
-_OF_KAFKA = ("kafka.authorizer.logger",)  # with Kafka's name, which administrators use
+_OF_KAFKA = ("kafka.authorizer.logger",)  # administrators use Kafka's name of this logger
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
     "kbroker.apis.api02_list_offsets",
@@ -80,9 +80,9 @@ def levels() -> dict[str, str]:
 
 
 def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only: bool) -> None:
-    """Set (0) levels, or delete (1) them so that the parent's apply; until the process ends, as in Kafka.
+    """Set (0) levels, or delete (1) them so that the parent's level applies, until the process ends, as in Kafka.
 
-    Raises: KafkaError with the code and text of Kafka; nothing is changed then.
+    Raises: KafkaError with Kafka's code and text, before any change.
     """
     known = levels()
     for name, operation, value in changes:

@@ -63,7 +63,7 @@ def broker_entries(config: BrokerConfig, bound: Mapping[str, str] | None, wanted
 
 
 def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
-    """Return only the configs set for all brokers, as they were set and without their synonyms."""
+    """Return the configs that were set for all brokers, each with its stored value as the only synonym."""
     entries = []
     for name in sorted(dynamic):
         key = _key_to_show(name)
@@ -124,7 +124,7 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 
 def _base(name: str) -> str:
-    """Return the broker's key after a listener's and a mechanism's prefix; any other name is unchanged."""
+    """Return the name of a broker config without the prefix of a listener and of a mechanism."""
     base = of_listener(name)
     if base is None:
         return name

@@ -1,4 +1,4 @@
-"""Configuration that changes at run time: checked like in Kafka, stored, and in force when a call returns.
+"""Configs that change at run time: checked as in Kafka, stored, and in force when a call returns.
 
 Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBrokerConfig``.
 """
@@ -42,7 +42,7 @@ from kbroker.metadata.topics import TopicRegistry
 logger = get_logger(__name__)
 
 
-LONGEST_VALUE_BYTES = 32_767  # of a string in a response that describes the config
+LONGEST_VALUE_BYTES = 32_767  # limit of a string in a DescribeConfigs response
 
 #: Thread counts that Kafka changes by no more than a factor of two at a time.
 THREAD_COUNTS = (
@@ -61,9 +61,9 @@ THREAD_COUNTS = (
 class DynamicConfigs:
     """Changes of the configs of every kind of resource.
 
-    Args: ``publisher`` of the configs of brokers, which calls ``publish``; ``hooks`` are called with the names of the
-    changed broker configs; see ``ApiContext.on_broker_change``.
-    Threads: any. Locks: the controller's over the checks of a change; that of ``ApiContext`` while it is put in force.
+    Args: ``publisher``: follows the configs of brokers, and calls ``publish``; ``hooks``: called with the names of
+    the changed broker configs; see ``ApiContext.on_broker_change``.
+    Threads: any. Locks: the controller's during the checks; that of ``ApiContext`` while a change is put in force.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class DynamicConfigs:
             logger.info("topic %s has the configs %s now", name, self._controller.image.configs.get((kind, name), {}))
 
     def _take_back(self, kind: int, resource: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Undo a change that is not in force, but no change that was made since."""
+        """Restore the configs from before a change that is not in force, except those that were changed again since."""
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
         def plan(image: MetadataImage) -> Sequence[MetadataRecord]:
@@ -151,7 +151,7 @@ class DynamicConfigs:
             restored |= {name: before[name] for name in mine if name in before}
             return config_records(kind, resource, now, restored)
 
-        with contextlib.suppress(NotInForceError):  # logged
+        with contextlib.suppress(NotInForceError):  # the controller has logged it
             self._controller.change(plan, frees_space=True)
 
     def _checked(
@@ -228,7 +228,7 @@ class DynamicConfigs:
         logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
 
     def _with_configs(self, image: MetadataImage, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
-        """Return the configuration with these configs. Raises: ConfigError."""
+        """Return the configuration with changed configs, after all checks of Kafka. Raises: ConfigError."""
         fixed = [name for name in configs if _is_fixed(name)]
         if fixed:
             raise ConfigError("", fixed, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -263,9 +263,9 @@ def _checked_stored(
     base: Mapping[str, str],
     changes: Sequence[ConfigChange],
 ) -> Mapping[str, str]:
-    """Return the configs, after the changes, of a resource for which the broker keeps only configs.
+    """Return the configs of a group or a client metrics subscription after the changes. Raises: KafkaError.
 
-    Nothing can be appended to lists, as in Kafka, whose controller has the types of topic and broker configs only.
+    APPEND and SUBTRACT are refused, as in Kafka, whose controller has the types of topic and broker configs only.
     """
     configs = _applied(base, changes, {}, lambda key: "", _not_a_list)
     if not name:
@@ -280,7 +280,7 @@ def _checked_stored(
 def _is_fixed(name: str) -> bool:
     """Return whether a broker config applies only at start, so that a change at run time would have no effect."""
     base = of_listener(name)
-    if base is not None:  # configs of a listener's security
+    if base is not None:  # only the security of a listener is fixed
         return security_key(name) is not None or base.startswith("ssl.") or "sasl." in base
     key = BROKER_TABLE.get(name)
     return name in FIXED_NAMES or (key is not None and key.dynamic is Dynamic.READ_ONLY)
@@ -296,13 +296,13 @@ def _is_of_one_broker(name: str) -> bool:
 
 
 def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
-    """Check the type of each value; an error about a listener's config names the broker's. Raises: ConfigError."""
+    """Check the type of each value. Raises: ConfigError, which names a listener's config without its prefix."""
     for name, key in keys.items():
         key._replace(name=of_listener(name) or name).parse(configs[name])
 
 
 def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[ConfigChange], str]:
-    """Return the changes without those that Kafka accepts and ignores, and the names of the others."""
+    """Return the changes that count, and the names of those that Kafka accepts and ignores, joined by commas."""
     ignored = [
         one
         for one in changes
@@ -314,7 +314,7 @@ def _without_authorizer(changes: Sequence[ConfigChange]) -> tuple[Sequence[Confi
 
 
 def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the configs without the values of unknown ones, which may be secrets, are hidden, and have no effect."""
+    """Return the configs with empty values for unknown names: such a value has no effect, and may be a secret."""
     return {name: "" if described_key(name) is None else text for name, text in configs.items()}
 
 
@@ -385,7 +385,7 @@ def _check_thread_count(name: str, old: int, new: int) -> None:
 
 
 def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
-    """Refuse limits that would exclude every client from a listener; without its own limits it has the broker's."""
+    """Check that no changed limit, of a listener or of the broker, excludes all clients. Raises: ConfigError."""
     for listener in new.listeners:
         for name in sorted(LISTENER_KEYS):
             key = listener_key(listener.name, name)
@@ -394,7 +394,7 @@ def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
 
 
 def _check_local_retention(fresh: BrokerConfig) -> None:
-    """Check that local retention is at most the whole retention (``DynamicLogConfig``)."""
+    """Check that local retention is at most the whole retention (``DynamicLogConfig``). Raises: ConfigError."""
     for unit, kept in (("ms", fresh.topic_default("retention.ms")), ("bytes", fresh.value("log.retention.bytes"))):
         name, of = f"log.local.retention.{unit}", f"log.retention.{unit}"
         local = fresh.integer(name)

@@ -22,6 +22,6 @@ def config_records(
 
 
 def broker_configs(image: MetadataImage, node_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the dynamic configs of a broker, and the default ones of all brokers."""
+    """Return the dynamic configs of a broker, and those set for all brokers."""
     of = image.configs.get
     return of((ConfigResourceType.BROKER, str(node_id)), {}), of((ConfigResourceType.BROKER, ""), {})

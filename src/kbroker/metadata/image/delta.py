@@ -23,7 +23,7 @@ from kbroker.protocol.codec import Body
 class MetadataDelta:
     """Changes to an image: records are replayed, then applied to a new image.
 
-    Records that begin or end transactions are handled by the reader, which replays the records of complete ones. Replay
+    The reader handles the records that begin or end transactions, and leaves out the records of aborted ones. Replay
     a record only once, and no record after a refused one. Threads: one at a time.
 
     Args: ``image``: before the changes.
@@ -98,7 +98,7 @@ class MetadataDelta:
 
     @property
     def changed_configs(self) -> set[tuple[int, str]]:
-        """Types and names of the resources with changed configs; those of a deleted topic are removed."""
+        """Types and names of the resources with changed configs, including deleted topics that had configs."""
         return set(self._configs.changes)
 
     @property
@@ -134,7 +134,7 @@ class MetadataDelta:
                 f"{name}: expected a level from {first} to {last}, found {found}; use the software that wrote it, and "
                 "change the level with it first"
             )
-        if name != KRAFT_VERSION:  # its control records count; some versions of Kafka have written this one too
+        if name != KRAFT_VERSION:  # its control records count; some versions of Kafka wrote this record, too
             self._features.changes[name] = level or None
 
     def _register_broker(self, body: Body) -> None:
@@ -208,7 +208,7 @@ class MetadataDelta:
         """Accept a record that changes no image."""
 
 
-# of functions, not of bound methods: a delta that refers to itself would stay until a collection of cycles
+# Functions, not bound methods: a delta that refers to itself would stay in memory until cycles are collected.
 _REPLAYS: Mapping[str, Callable[[MetadataDelta, Body], object]] = {
     "RegisterBrokerRecord": MetadataDelta._register_broker,
     "UnregisterBrokerRecord": MetadataDelta._unregister_broker,
@@ -237,7 +237,7 @@ _REPLAYS: Mapping[str, Callable[[MetadataDelta, Body], object]] = {
 
 
 def image_of(records: Iterable[MetadataRecord]) -> MetadataImage:
-    """Return the image of a cluster with these records only. Raises: MetadataReplayError."""
+    """Return the image of a cluster with these records only, at leader epoch 1. Raises: MetadataReplayError."""
     delta = MetadataDelta(EMPTY_IMAGE)
     count = 0
     for record in records:

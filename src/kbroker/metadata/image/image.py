@@ -31,7 +31,7 @@ class MetadataImage(NamedTuple):
         features: finalized levels, metadata.version included; level 0 is absent, as is kraft.version, which has control
             records.
         configs: by resource type (2 topic, 4 broker, 16 client metrics, 32 group) and name, "" for the default.
-        client_quotas: keys may be those of shadows.
+        client_quotas: keys include those of shadow quotas.
         next_producer_id: the first id that no block contains, NO_PRODUCER_ID before the first block.
         scram_credentials: by user and mechanism name.
     """
@@ -59,7 +59,7 @@ class MetadataImage(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Finalized level of metadata.version, which decides the versions of records."""
+        """Finalized level of metadata.version, which determines the versions of records."""
         return self.features.get(METADATA_VERSION, LAST_STABLE_LEVEL)
 
     @property

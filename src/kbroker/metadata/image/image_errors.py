@@ -11,7 +11,7 @@ class MetadataReplayError(Exception):
 
 
 class UnsupportedLevelError(MetadataReplayError, UnknownRecordError):
-    """Level of metadata.version with records that this version does not support."""
+    """Level of metadata.version that this version of kbroker does not support."""
 
 
 class UnwritableMetadataError(UserError):

@@ -24,11 +24,11 @@ class MappingDelta(Generic[K, V]):
         self.changes: dict[K, V | None] = {}
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key after the changes, None without one."""
+        """Return the value of a key after the changes, None if the key is absent."""
         return self.changes[key] if key in self.changes else self.before.get(key)
 
     def change_to(self, after: Mapping[K, V]) -> None:
-        """Add the changes that turn the mapping into another one."""
+        """Replace all changes by those that turn the mapping into another one."""
         self.changes = differences(self.before, after)
 
     def apply(self) -> Mapping[K, V]:
@@ -62,7 +62,7 @@ class EntitiesDelta(Generic[K, V]):
             self.changes.pop(entity, None)
 
     def change_to(self, after: Mapping[K, Mapping[str, V]]) -> None:
-        """Add the changes that turn the mapping into another one."""
+        """Add the changes that turn the mapping into another one, to a delta without changes."""
         for entity in {*self.before, *after}:
             changes = differences(self.before.get(entity, {}), after.get(entity, {}))
             if changes:
@@ -90,7 +90,7 @@ def differences(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V | None
 
 
 def merged(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
-    """Return a copy of a mapping with changes, in which None removes a key."""
+    """Return a changed copy of a mapping; the value None removes a key."""
     after = dict(before)
     for key, value in changes.items():
         if value is None:

@@ -9,20 +9,20 @@ from kbroker.metadata.image.image_errors import MetadataReplayError
 from kbroker.protocol.codec import Body
 
 NO_LEADER = -1
-NO_LEADER_CHANGE = -2  # of a PartitionChangeRecord
+NO_LEADER_CHANGE = -2  # in a PartitionChangeRecord
 
 #: Leader recovery states.
 RECOVERED, RECOVERING = 0, 1
-NO_RECOVERY_CHANGE = -1  # of a PartitionChangeRecord
+NO_RECOVERY_CHANGE = -1  # in a PartitionChangeRecord
 
 #: Ids that name no directory of a broker, see ``DirectoryId``. A partition record without directories, as
 #: Kafka before 3.7 writes it, means MIGRATING for each replica.
 MIGRATING, UNASSIGNED, LOST = (UUID(int=number) for number in range(3))
-RESERVED_IDS = 100  # the lowest ids of folders have a special meaning
+RESERVED_IDS = 100  # directory ids below this number have a special meaning
 
 
 class PartitionRegistration(NamedTuple):
-    """State of a partition. ``directories`` of each replica; ``elr``: eligible leader replicas (KIP-966)."""
+    """State of a partition. ``directories``: one per replica; ``elr``: eligible leader replicas (KIP-966)."""
 
     replicas: tuple[int, ...]
     directories: tuple[UUID, ...]
@@ -38,7 +38,7 @@ class PartitionRegistration(NamedTuple):
 
     @classmethod
     def from_record(cls, body: Body) -> "PartitionRegistration":
-        """Return the state in a PartitionRecord. Raises: MetadataReplayError for a value that it cannot have."""
+        """Return the state in a PartitionRecord. Raises: MetadataReplayError for an invalid value."""
         replicas = _tuple(body["Replicas"])
         registration: PartitionRegistration = _share(
             cls(
@@ -61,7 +61,7 @@ class PartitionRegistration(NamedTuple):
         """Return the state after a PartitionChangeRecord; its absent fields change nothing.
 
         The partition epoch rises with each record, the leader epoch with each record that names a leader, even the
-        same one. Raises: MetadataReplayError for a value that it cannot have.
+        same one. Raises: MetadataReplayError for an invalid value.
         """
         get = body.get
         replicas, directories = get("Replicas"), get("Directories")
@@ -92,7 +92,7 @@ class PartitionRegistration(NamedTuple):
         return registration
 
     def _directories_for(self, replicas: int, body: Body) -> tuple[UUID, ...]:
-        """Return the directories of another number of replicas, which is possible if all replicas are MIGRATING."""
+        """Return the directories for this number of replicas; only if all are MIGRATING can the number differ."""
         before = self.directories
         if len(before) == replicas:
             return before
@@ -102,8 +102,8 @@ class PartitionRegistration(NamedTuple):
         """Return the body of the PartitionRecord that has this state.
 
         Args:
-            has_directories: false for a version that lacks them. has_elr: false unless the feature is enabled; empty
-                lists are absent in either case.
+            has_directories: false for a record version without directories.
+            has_elr: false unless the feature is enabled; empty lists are absent in either case.
         """
         body: Body = {
             "PartitionId": partition,

@@ -27,8 +27,8 @@ class VersionRange(NamedTuple):
 class BrokerRegistration(NamedTuple):
     """Registration of a broker.
 
-    ``directories``: ids of its online log directories, sorted; ``cordoned_directories``: those without new replicas,
-    None until the broker has reported them.
+    ``directories``: ids of its online log directories, sorted; ``cordoned_directories``: those that get no new
+    replicas, None until the broker has reported them.
     """
 
     broker_id: int
@@ -64,7 +64,7 @@ class BrokerRegistration(NamedTuple):
     def changed(self, body: Body) -> "BrokerRegistration":
         """Return the registration after a BrokerRegistrationChangeRecord.
 
-        An empty list of directories changes nothing; a list of cordoned directories counts even if it is empty.
+        An empty list of directories changes nothing; an empty list of cordoned directories removes all.
         Raises: MetadataReplayError for an unknown change.
         """
         fencing = self._change(body, "Fenced", (1, 0, -1))
@@ -87,7 +87,7 @@ class BrokerRegistration(NamedTuple):
         return change
 
     def to_record(self) -> Body:
-        """Return the body of this registration's RegisterBrokerRecord, without the fields that have their default."""
+        """Return the body of this registration's RegisterBrokerRecord, without newer fields that have their default."""
         body: Body = {
             "BrokerId": self.broker_id,
             "IncarnationId": self.incarnation_id,
@@ -174,6 +174,6 @@ def feature_rows(features: Mapping[str, tuple[int, int]]) -> list[Body]:
 
 
 def sorted_directories(directories: Any) -> tuple[UUID, ...]:
-    """Return directories in the order of Java's Uuid: of two signed numbers of 64 bits."""
+    """Return directories in the order of Java's Uuid, which compares two signed halves of 64 bits."""
     flip = 1 << 127 | 1 << 63
     return tuple(sorted(directories, key=lambda directory: directory.int ^ flip))

@@ -27,7 +27,7 @@ _NO_BROKER = -1
 def records_of(image: MetadataImage, level: int) -> Iterator[MetadataRecord]:
     """Yield the records that create the image, with their versions at a level of metadata.version.
 
-    The first one has that level. Eligible leader replicas are absent unless their feature is enabled.
+    The first record is that level. Eligible leader replicas are absent unless their feature is enabled.
 
     Raises: UnwritableMetadataError, while iterating, if the level cannot represent the image.
     """

@@ -14,7 +14,7 @@ _CLEARED_ELR: Body = {"EligibleLeaderReplicas": [], "LastKnownElr": []}
 
 
 class _TopicDelta:
-    """Changed partitions of a topic; ``before``: without partitions for a new topic."""
+    """Changed partitions of a topic; ``before``: the topic before the changes, without partitions if it is new."""
 
     __slots__ = ("before", "changes")
 
@@ -42,9 +42,9 @@ class TopicsDelta:
     """Changes to the topics. A topic that is created and deleted again leaves no trace.
 
     Attributes:
-        deleted: topics before the changes that are deleted, by id. A new topic may have the name of one of them.
+        deleted: deleted topics as they were before, by id. A new topic may have the name of one of them.
         created: new topics by id, set by ``apply``.
-        changed: topics before the changes that have changed or added partitions, by id, set by ``apply``.
+        changed: existing topics with changed or added partitions, after the changes, by id, set by ``apply``.
     """
 
     def __init__(self, topics: Mapping[str, TopicImage], topics_by_id: Mapping[UUID, TopicImage]) -> None:
@@ -57,7 +57,7 @@ class TopicsDelta:
         self.changed: dict[UUID, TopicImage] = {}
 
     def change_to(self, after: Mapping[UUID, TopicImage]) -> None:
-        """Add the changes that lead to these topics."""
+        """Add the changes that lead to these topics, to a delta without changes."""
         self.deleted = {topic_id: topic for topic_id, topic in self._by_id.items() if topic_id not in after}
         for topic_id, topic in after.items():
             before = self._by_id.get(topic_id)
@@ -159,7 +159,7 @@ class TopicsDelta:
         return delta
 
     def apply(self) -> tuple[Mapping[str, TopicImage], Mapping[UUID, TopicImage]]:
-        """Return the topics after the changes by name and by id, the mappings before if there are no changes.
+        """Return the topics after the changes by name and by id, the unchanged mappings if there are no changes.
 
         Raises: MetadataReplayError for a topic that lacks a partition below its highest one.
         """

@@ -27,7 +27,7 @@ from kbroker.metadata.log.servable import check_quorum, obstacles
 from kbroker.metadata.records.control_records import Voter
 
 KBROKER = "kbroker"
-_SHOWN = 3  # names of a list
+_SHOWN = 3  # names of a list that a sentence shows
 
 
 class LogFolders(NamedTuple):
@@ -36,11 +36,11 @@ class LogFolders(NamedTuple):
     Attributes:
         folders: as given.
         owners: owners of the folders that are formatted.
-        metadata: None without any.
-        fault: fault of the metadata or of a folder's owner, "" without one.
+        metadata: of the first folder that has metadata, None without any.
+        fault: the first fault of the metadata or of a folder's owner, "" without one.
         strays: partition folders that belong to no partition of the metadata.
         missing: partitions of this node without a folder.
-        doubles: folders of the partitions that have several.
+        doubles: the folders of each partition that has several.
     """
 
     folders: Sequence[Path]
@@ -83,7 +83,7 @@ class LogFolders(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Judgement on one server: it can serve the folders, except the losses, if there is no obstacle."""
+    """Judgement on one server: if there is no obstacle, it can serve the folders, apart from the losses."""
 
     server: str
     obstacles: Sequence[str]
@@ -127,7 +127,7 @@ def read_folders(folders: Sequence[Path]) -> LogFolders:
 
 
 def _is_lost(log_dir: Path, folders: Sequence[Path]) -> bool:
-    """Return whether a start would refuse an empty metadata log beside partitions."""
+    """Return whether a start would refuse the folders, because the metadata log is empty but partitions exist."""
     others = [folder for folder in folders if folder != log_dir]
     if not LogFiles(log_dir).is_empty or has_recovered_records(log_dir, others):
         return False
@@ -138,7 +138,7 @@ def _compare(
     folders: Sequence[Path], image: MetadataImage, node_id: int
 ) -> tuple[list[Path], list[str], list[Sequence[Path]]]:
     """Return the folders without a partition in the image, the partitions of the node without a folder, and the folders
-    of those with several.
+    of each partition with several.
     """
     strays = []
     present: dict[TopicPartition, list[Path]] = {}
@@ -190,7 +190,7 @@ def _folder_obstacles(found: LogFolders, is_kafka: bool) -> Iterator[str]:
     elif not found.owners:
         yield "meta.properties is missing: restore it from a backup"
     for paths in found.doubles:
-        # after a crash in a move between log folders; a start of kbroker uses the note to remove the former folder
+        # after a crash in a move between log folders; the next start of kbroker removes the former folder
         is_moved = any((path / checkpoints.MOVED_FROM).exists() for path in paths)
         if is_kafka or not is_moved:
             remedy = "start and stop kbroker first" if is_moved else "move the one that is out of date away"

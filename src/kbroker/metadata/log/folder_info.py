@@ -19,14 +19,14 @@ from kbroker.log.checkpoints import (
 
 
 class FolderInfo(NamedTuple):
-    """``folders``: those that exist. ``owner`` of the first of them that is formatted."""
+    """The existing folders, the owner of the first formatted one, None without any, and the problems found."""
 
     folders: Sequence[Path]
     owner: MetaProperties | None
     problems: Sequence[str]
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of Kafka's tool."""
+        """Yield the lines that Kafka's tool prints."""
         if self.folders:
             yield from _section("Found log director", "y:", "ies:", self.folders)
         if self.owner is not None:
@@ -37,7 +37,7 @@ class FolderInfo(NamedTuple):
 
 
 def folder_info(folders: Iterable[Path]) -> FolderInfo:
-    """Read the owner of each folder. Raises: OSError."""
+    """Return the existing folders, their owner and their problems. Raises: OSError."""
     found: list[Path] = []
     problems: list[str] = []
     first: MetaProperties | None = None

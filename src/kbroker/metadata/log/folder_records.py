@@ -27,7 +27,7 @@ class StoredTopic(NamedTuple):
 
 
 class PartitionsOnDisk:
-    """The partition folders of all log folders. Args: ``folders``: one that cannot be read counts as empty."""
+    """The partition folders of all log folders. Args: ``folders``: an unreadable log folder counts as empty."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._names: list[tuple[Path, uuid.UUID, frozenset[str]]] = []
@@ -39,15 +39,15 @@ class PartitionsOnDisk:
                 continue
             directory_id = None if owner is None else owner.directory_id
             self._names.append((folder, directory_id or UNASSIGNED, names))
-        # the folder of a partition that has none yet is known only if there is one log folder
+        # with several log folders, the log manager will choose that of a partition without a folder
         self._default = self._names[0][1] if len(folders) == 1 and self._names else UNASSIGNED
 
     def registration(self, node_id: int, topic: StoredTopic, partition: int) -> PartitionRegistration:
-        """Return the state of a partition that the node leads. Raises: OSError, CorruptFileError."""
+        """Return the state of a partition whose only replica is the node. Raises: OSError, CorruptFileError."""
         directory_id, epoch = self._default, topic.epochs.get(partition, 0)
         name = partition_folder_name(topic.name, partition)
         found = [(folder / name, one) for folder, one, names in self._names if name in names]
-        # after an incomplete move between log folders there are two: the one that replaces the other counts
+        # after an incomplete move between log folders there are two folders: the one that replaces the other counts
         found.sort(key=lambda one: (one[0] / checkpoints.MOVED_FROM).exists(), reverse=True)
         if found:
             path, directory_id = found[0]

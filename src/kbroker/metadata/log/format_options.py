@@ -99,7 +99,7 @@ def _kraft_level(requested: int | None, is_dynamic: bool) -> int:
 
 
 def check_credentials_level(levels: Mapping[str, int]) -> None:
-    """Check that users can be in the metadata log. Raises: FormatError."""
+    """Check that the level of metadata.version supports SCRAM credentials. Raises: FormatError."""
     if levels[METADATA_VERSION] < SCRAM_LEVEL:
         raise FormatError(
             f"SCRAM is only supported in {METADATA_VERSION} {metadata_version_name(SCRAM_LEVEL)} or later."
@@ -107,7 +107,7 @@ def check_credentials_level(levels: Mapping[str, int]) -> None:
 
 
 def parse_voters(text: str, listener_name: str) -> list[Voter]:
-    """Return the voters of ``id@host:port:directory id`` words with commas between. Raises: FormatError.
+    """Return the voters of comma-separated ``id@host:port:directory id`` words. Raises: FormatError.
 
     Args: ``listener_name`` of the controllers' listener.
     """

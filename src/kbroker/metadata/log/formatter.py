@@ -34,7 +34,7 @@ from kbroker.metadata.records.control_records import KRaftVersion, Voter, VoterE
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, snapshot_name, write_snapshot
 
-READ_ONLY_MODE = 0o444  # of a snapshot, as Kafka sets it
+READ_ONLY_MODE = 0o444  # mode of a snapshot file, as in Kafka
 
 
 class FormatError(UserError, ValueError):
@@ -75,15 +75,15 @@ def format_folders(
     """Format the folders that have no ``meta.properties`` yet, and create those that do not exist.
 
     Args:
-        folders: folders of the logs.
-        metadata_folder: the one of them for the metadata log.
+        folders: the log folders.
+        metadata_folder: the log folder with the metadata log.
         cluster_id, node_id: owner of the folders.
         now_ms: time of the records.
         voters: the quorum of kraft.version 1; empty: the node gets its voters from elsewhere.
         levels: finalized levels by feature, those of metadata.version and kraft.version among them.
-        credentials: further records of the metadata log.
+        credentials: records of SCRAM credentials, appended to those of the levels.
         skip_formatted: leave formatted folders unchanged.
-        report: called with each line of Kafka's tool.
+        report: called with each line that Kafka's tool prints.
 
     Raises: FormatError; OSError.
     """
@@ -115,7 +115,7 @@ def format_folders(
     report(f"Bootstrap metadata: {_bootstrap_text(records)}")
     version = f"{METADATA_VERSION} {metadata_version_name(levels[METADATA_VERSION])}"
     ours = next((voter for voter in voters if voter.id == node_id), None)
-    for folder in hash_order(empty, _name_hash):  # the order of Kafka's lines
+    for folder in hash_order(empty, _name_hash):  # the order in which Kafka's tool reports them
         has_quorum = folder == metadata_folder and bool(voters)
         kind = "data directory"
         if folder == metadata_folder:
@@ -149,7 +149,7 @@ def read_owners(folders: Iterable[Path]) -> tuple[dict[Path, MetaProperties], li
 
 
 def verify_owners(owners: Mapping[Path, MetaProperties], cluster_id: str, node_id: int) -> None:
-    """Check that all folders belong to a node, each with its own directory id. Raises: FormatError."""
+    """Check that all folders belong to this node, each with its own directory id. Raises: FormatError."""
     seen: dict[uuid.UUID, Path] = {}
     for folder, owner in owners.items():
         try:
@@ -185,7 +185,7 @@ def write_bootstrap(folder: Path, records: Iterable[MetadataRecord], now_ms: int
 
 
 def write_voters(folder: Path, voters: Sequence[Voter], kraft_level: int, now_ms: int) -> None:
-    """Write the first snapshot of the metadata log, which has the quorum. Raises: OSError."""
+    """Write the first snapshot of the metadata log, which contains the voters. Raises: OSError."""
     log_folder = folder / FOLDER_NAME
     log_folder.mkdir(exist_ok=True)
     path = log_folder / snapshot_name(0, 0)
@@ -219,7 +219,7 @@ def _name_hash(folder: Path) -> int:
 
 
 def _bootstrap_text(records: Sequence[MetadataRecord]) -> str:
-    """Return the records as Kafka's tool prints them, but without the keys of users."""
+    """Return the records as Kafka's tool prints them, but without the salts and keys of users."""
     texts = []
     for name, version, body in records:
         shown = {key: value for key, value in body.items() if not isinstance(value, bytes)}

@@ -17,7 +17,7 @@ from kbroker.metadata.records.metadata_record import UnknownRecordError
 from kbroker.metadata.records.snapshot_files import read_snapshot
 from kbroker.protocol._records import corrupt
 
-#: Errors of content that cannot be used, as distinct from those of reading it.
+#: Errors of unusable content, as distinct from errors while reading.
 UNUSABLE = (ProtocolError, UnknownRecordError, MetadataReplayError)
 
 
@@ -29,12 +29,12 @@ def reason_of(error: Exception) -> str:
 class LoadedMetadata(Replay):
     """Content of a metadata log.
 
-    Args: ``log``: its files; ``is_salvage``: to load the part of a damaged one before the first damage.
+    Args: ``log``: its files; ``is_salvage``: load a damaged log up to the first damage.
     Raises: MetadataLogError for damage, unless it is a salvage; OSError.
     Attributes:
         image: after the last record.
         error: the first damage of the records, None without any.
-        bad_snapshots: damage of each snapshot for which an older one is used, by path; the newest first.
+        bad_snapshots: the damage of each unusable snapshot, by path, the newest first.
     """
 
     def __init__(self, log: LogFiles | MetadataLog, *, is_salvage: bool = False) -> None:
@@ -68,7 +68,7 @@ class LoadedMetadata(Replay):
             self.image = self.delta.apply(log.end_offset - 1, epoch)
         except MetadataReplayError as error:
             self.error = self._refused(log, error)
-            self.image = self.delta.image  # of the snapshot
+            self.image = self.delta.image  # the image of the snapshot
 
     def _load_snapshot(self, log: LogFiles | MetadataLog) -> tuple[int, int]:
         """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 without any."""

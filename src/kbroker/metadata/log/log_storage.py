@@ -58,8 +58,8 @@ class LogStorage:
     ) -> None:
         """Append the records of a change, all or none, at a level of metadata.version.
 
-        Args: ``transaction``: name of the transaction of the records, None: none, unless there are many records.
-        Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when it is unknown how many of them are in the log.
+        Args: ``transaction``: name of a transaction around the records; None: only several batches have one.
+        Raises: KafkaError KAFKA_STORAGE_ERROR; OSError, when it is unknown how many records are in the log.
         """
         now_ms = self._clock.wall_ms()
         for number, part in enumerate(_parts(records, level, transaction)):
@@ -91,7 +91,7 @@ class LogStorage:
 
 
 def _parts(records: Sequence[MetadataRecord], level: int, transaction: str | None) -> list[Sequence[MetadataRecord]]:
-    """Return the batches of a change."""
+    """Return the records of each batch of a change."""
     if level < TRANSACTIONS_LEVEL or (transaction is None and len(records) <= BATCH_RECORDS):
         return [records]
     whole = [metadata_record(BEGIN, {"Name": transaction}), *records, metadata_record(END, {})]
@@ -103,8 +103,8 @@ def open_storage(
 ) -> tuple[LogStorage, MetadataImage]:
     """Load the image, then begin the log's new epoch with this node as leader.
 
-    Raises: MetadataLogError for damage, or a quorum with other voters; UnservableMetadataError, nothing is written
-    then; KafkaError; OSError.
+    Raises: MetadataLogError for damage, or a quorum with other voters; UnservableMetadataError, before anything is
+    written; KafkaError; OSError.
     """
     loaded = LoadedMetadata(log)
     for path, damage in loaded.bad_snapshots.items():
@@ -133,7 +133,7 @@ def open_storage(
 
 
 def activation_records() -> list[MetadataRecord]:
-    """Return the records that the first start adds: Kafka's min.insync.replicas of all brokers."""
+    """Return the records that the first start adds, as Kafka does: min.insync.replicas for all brokers."""
     return config_records(ConfigResourceType.BROKER, "", {}, {"min.insync.replicas": "1"})
 
 

@@ -160,8 +160,8 @@ class LogFiles(_Folder):
         self._segments = segments_in(self.folder)
         self._epoch_limit = INT32_MAX
         self.start_offset = self._segments[0].base_offset if self._segments else 0
-        self.end_offset = self.start_offset  # of the batches that were read
-        self.torn_bytes = 0  # at the end, which are not read
+        self.end_offset = self.start_offset  # after the batches that were read
+        self.torn_bytes = 0  # incomplete batch at the end, which is not read
 
     @property
     def is_empty(self) -> bool:
@@ -218,7 +218,7 @@ class SnapshotWriter(_Folder, ABC):
     Args: ``log_dir``: the locked folder of the metadata log; ``others``: the other log folders of the broker.
     Attributes:
         new_bytes: size of the batches after the snapshot that was loaded, and of those that were appended since.
-        quorum: kraft.version and voters, which every snapshot of this node has.
+        quorum: control records of kraft.version and the voters, which begin every snapshot.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock, others: Sequence[Path] = ()) -> None:
@@ -252,7 +252,7 @@ class SnapshotWriter(_Folder, ABC):
         self._remove_covered()
 
     def _remove_covered(self) -> None:
-        """Remove the oldest snapshots, and the segments below the next one, beyond the retention's size or time."""
+        """Remove the oldest snapshots beyond the retention size or time, and the segments that the next one covers."""
         snapshots = self.snapshots()
         now_ms = self._clock.wall_ms()
         while len(snapshots) > 1:
@@ -365,8 +365,8 @@ class MetadataLog(SnapshotWriter):
     def append(self, batch: bytes, *, frees_space: bool = False, is_start: bool = False) -> None:
         """Append a batch, which gets the next offsets and the epoch; `flush` makes it durable.
 
-        The batches before it are on disk then. A power cut may keep a later one of several writes and lose an earlier
-        one; so only the last batch can be incomplete, and an incomplete batch before another one is damage.
+        Earlier batches are flushed first, because a power cut may keep a later write and lose an earlier one. So only
+        the last batch can be incomplete, and an incomplete batch before another one is damage.
 
         Args: ``frees_space``: the change may use the space that is reserved for a full disk; ``is_start``: also the
         space that is reserved for a start.
@@ -436,7 +436,7 @@ class MetadataLog(SnapshotWriter):
             raise self._refused(f"no space can be kept for a full disk: {error}") from None
 
     def _release(self, kept_bytes: int) -> bool:
-        """Free the reserved space except some bytes; return whether there was more."""
+        """Free the reserved space except ``kept_bytes``; return whether there was more."""
         path = self.log_dir / RESERVE_NAME
         with contextlib.suppress(OSError):
             if path.stat().st_size > kept_bytes:

@@ -35,12 +35,12 @@ def first_records() -> list[MetadataRecord]:
 
 
 def write_first(folder: Path, voter: Voter | None, records: Iterable[MetadataRecord], now_ms: int) -> None:
-    """Write the files with which the metadata log of a new quorum begins, durably. Raises: OSError.
+    """Durably write the first files of a new quorum's metadata log. Raises: OSError.
 
-    The first start appends the records to the log, as does a start of Apache Kafka.
+    The first start of kbroker or Apache Kafka appends the records to the log.
 
-    Args: ``voter``: None if the configs have the voters (controller.quorum.voters); the quorum has kraft.version 0
-    then, as in Kafka.
+    Args: ``voter``: None if the configs have the voters (controller.quorum.voters), which means kraft.version 0, as in
+    Kafka.
     """
     (folder / FOLDER_NAME).mkdir(exist_ok=True)
     if voter is not None:
@@ -97,9 +97,9 @@ def folder_with_log(log_dirs: Iterable[Path]) -> Path | None:
 
 
 def has_recovered_records(folder: Path, others: Sequence[Path]) -> bool:
-    """Return whether an empty metadata log begins with topics of ``log recover-metadata``. Raises: MetadataLogError.
+    """Return whether the first records of an empty log are those of ``log recover-metadata``. Raises: MetadataLogError.
 
-    A log that had content and is lost has no folder; a folder with the first voters may be all that was written.
+    Without the folder of the log, a log with content may be lost; recovery makes the folder, if only for the voters.
     """
     has_both = (folder / BOOTSTRAP_CHECKPOINT).exists() and (folder / FOLDER_NAME).exists()
     return has_both and is_known_cluster(bootstrap_records(folder, others))

@@ -13,7 +13,7 @@ from kbroker.log.checkpoints import CorruptFileError, read_text, write_atomicall
 
 FILE_NAME = "quorum-state"
 NO_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
-#: Largest version of the file's data that is understood.
+#: Largest supported data_version of the file.
 DATA_VERSION = 1
 
 

@@ -2,7 +2,7 @@
 
 ``kbroker log recover-metadata``; the broker must not run. The sound part of a damaged metadata log is kept: its
 newest usable snapshot and the records up to the first damage. The result is the first records of a new metadata log. A
-recovery that is killed is repeated.
+recovery that was killed can be repeated.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from kbroker.metadata.topic_rules import offsets_topic_configs
 
 logger = get_logger(__name__)
 
-MOST_MISSING = 1000  # limit for missing partitions between two folders; with more, a folder is misnamed
+MOST_MISSING = 1000  # partitions of a topic without a folder; with more, a folder is misnamed
 #: The first block of producer ids is drawn from this range when the last allocated block is unknown.
 FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
 
-#: Losses unless everything was found, by subject.
+#: Losses by subject, unless the subject is complete.
 _LOST = {
     "topics": "topics without a folder, and partitions after the last one that has a folder",
     "configs": "configs of topics and brokers",
@@ -66,7 +66,7 @@ _SUBJECTS = {
     "DelegationTokenRecord": "delegation_tokens",
     "AccessControlEntryRecord": "acls",
 }
-#: Records of a log that are made anew from the folders, or by the next start.
+#: Records that are made anew, from the folders or by the next start.
 _MADE_ANEW = frozenset({"TopicRecord", "PartitionRecord", "RegisterBrokerRecord", "RegisterControllerRecord"})
 
 
@@ -78,8 +78,8 @@ class RecoveryError(UserError, RuntimeError):
 class Recovered:
     """Result of a recovery.
 
-    ``path`` of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of the other
-    entries; ``notes``: for the operator; ``set_aside``: the new name of the damaged log.
+    ``path`` of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of incomplete
+    subjects; ``notes``: for the operator; ``set_aside``: the new path of the damaged log, None without one.
     """
 
     path: Path
@@ -110,8 +110,8 @@ class _Salvage:
 def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = ()) -> Recovered:
     """Rebuild the metadata of the log folders; damaged files are kept beside it.
 
-    Args: ``folder``: with the metadata log; ``node_id`` if it has no ``meta.properties``; ``others``: the other log
-    folders of the broker.
+    Args: ``folder``: with the metadata log; ``node_id``: needed if no folder has ``meta.properties``; ``others``: the
+    other log folders of the broker.
     Raises: RecoveryError; FolderLockedError, when a broker uses a folder; CorruptFileError; OSError.
     """
     with ExitStack() as stack:
@@ -177,7 +177,7 @@ def _is_default_broker_config(record: MetadataRecord) -> bool:
 
 
 def _write(folders: Sequence[Path], salvage: _Salvage, owner: MetaProperties, image: MetadataImage) -> Path | None:
-    """Write the new metadata and put the damaged one aside; return its new path. The order makes it repeatable."""
+    """Write the new metadata in a repeatable order; return the new path of the damaged log, None without one."""
     folder, now_ms = folders[0], SystemClock().wall_ms()
     if checkpoints.read_meta_properties(folder) != owner:
         checkpoints.write_meta_properties(folder, owner)
@@ -200,7 +200,7 @@ def _write(folders: Sequence[Path], salvage: _Salvage, owner: MetaProperties, im
 
 
 def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> MetaProperties:
-    """Return the owner of the first folder. Raises: RecoveryError, CorruptFileError."""
+    """Return the owner of the first folder, or a new one for it. Raises: RecoveryError, CorruptFileError."""
     folder = folders[0]
     own = checkpoints.read_meta_properties(folder)
     owner = own or next(filter(None, map(checkpoints.read_meta_properties, folders)), None)
@@ -220,7 +220,7 @@ def _owner(folders: Sequence[Path], node_id: int | None, salvage: _Salvage) -> M
 
 
 def _salvage(folders: Sequence[Path]) -> _Salvage:
-    """Read the sound part of the log. Raises: RecoveryError, if the whole log is sound."""
+    """Read the sound part of the log. Raises: RecoveryError if there is nothing to recover."""
     if (former := refusal(folders)) is not None:
         raise RecoveryError(former)
     folder = folders[0]
@@ -245,7 +245,7 @@ def _salvage(folders: Sequence[Path]) -> _Salvage:
 
 
 def _salvage_first(folder: Path) -> _Salvage:
-    """Check the first records of a log that has no others. Raises: RecoveryError, if they are sound."""
+    """Check the first records of a log that is empty. Raises: RecoveryError if they are sound."""
     try:
         records = bootstrap_records(folder)
     except MetadataLogError:
@@ -256,7 +256,7 @@ def _salvage_first(folder: Path) -> _Salvage:
 
 
 def _salvage_log(folder: Path, files: LogFiles) -> _Salvage:
-    """Read the newest usable snapshot and the records up to the first damage. Raises: RecoveryError for newer ones."""
+    """Read the newest usable snapshot and the sound records after it. Raises: RecoveryError for unknown records."""
     loaded = LoadedMetadata(files, is_salvage=True)
     if isinstance(loaded.error, UnknownRecordError):
         raise RecoveryError(f"{files.folder}: {loaded.error}")
@@ -297,7 +297,7 @@ def _salvage_log(folder: Path, files: LogFiles) -> _Salvage:
 
 
 def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> list[StoredTopic]:
-    """Return the topics that have folders, and those that are known otherwise."""
+    """Return the topics of the folders and of the salvage. Raises: RecoveryError for contradictory folders."""
     ids: dict[str, dict[int, uuid.UUID | None]] = {}
     folder = folders[0]
     for path in (path for one in folders for path in partition_folders(one)):
@@ -317,7 +317,7 @@ def _topics(folders: Sequence[Path], salvage: _Salvage, notes: list[str]) -> lis
             topic_id = known.topic_id
         else:
             topic_id = _id_of(name, partitions, folder, notes)
-            if known is not None and topic_id != known.topic_id:  # a topic that was created later
+            if known is not None and topic_id != known.topic_id:  # the folders are of a topic that was created later
                 known = None
         count = max(partitions) + 1
         if count - len(partitions) > MOST_MISSING:
@@ -357,7 +357,7 @@ def _id_of(name: str, partitions: Mapping[int, uuid.UUID | None], folder: Path, 
 
 
 def _with_retention_off(folders: Sequence[Path], found: Recovered) -> list[StoredTopic]:
-    """Return the topics; where retention is not known, it is off until it is set again."""
+    """Return the topics with unlimited retention where their configs do not set it."""
     compacted: set[str] = set()
     for folder in folders:
         try:

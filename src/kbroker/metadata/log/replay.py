@@ -51,7 +51,7 @@ class Replay:
 
     @property
     def quorum(self) -> Sequence[ControlRecord]:
-        """Control records of the voters, none if the configs have the voters."""
+        """Control records of kraft.version and the voters, none if the configs have the voters."""
         return () if self.voters is None else (KRaftVersion(self.kraft_version), self.voters)
 
     def replay(self, batch: MetadataBatch) -> None:
@@ -75,7 +75,7 @@ class Replay:
                 self.delta.replay(record)
 
     def leave_out(self) -> None:
-        """Note that the open transaction does not count. Raises: AbortedError, if its records were replayed."""
+        """Leave out the open transaction, if there is one. Raises: AbortedError if its records were replayed."""
         if self.has_open_transaction and self._transaction not in self._aborted:
             self._aborted.add(self._transaction)
             raise AbortedError

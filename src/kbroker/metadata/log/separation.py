@@ -26,7 +26,7 @@ from kbroker.metadata.log.metadata_log import FOLDER_NAME
 from kbroker.metadata.records.control_records import Voter
 from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
 
-KRAFT_LEVEL = 1  # of a quorum whose voters are in its log
+KRAFT_LEVEL = 1  # kraft.version of a quorum whose voters are in its log
 _CONTROLLER_RECORD = "RegisterControllerRecord"
 
 
@@ -37,8 +37,8 @@ class SeparationError(UserError, RuntimeError):
 def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now_ms: int) -> list[Path]:
     """Write the folders of the controllers, then move the metadata out of the folders of the broker.
 
-    Args: ``folders``: all log folders of the node, locked; ``output``: new, gets a folder for each controller, and one
-    with the metadata that the broker had.
+    Args: ``folders``: all log folders of the node, locked; ``output``: a new or empty folder, which gets a folder for
+    each controller, and one with the metadata that the broker had.
     Returns: the folders of the controllers, in the order of the voters.
     Raises: SeparationError, before any change; UnwritableMetadataError; OSError.
     """
@@ -69,7 +69,7 @@ def separate(folders: Sequence[Path], voters: Sequence[Voter], output: Path, now
 def _move(source: Path, target: Path) -> None:
     """Move a file or a folder of files; it is durable in its new place before it leaves the old. Raises: OSError."""
     try:
-        source.rename(target)  # one step of the file system
+        source.rename(target)  # atomic
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -107,7 +107,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _checked(found: LogFolders, voters: Sequence[Voter], output: Path) -> MetadataImage:
-    """Return the image of the node. Raises: SeparationError."""
+    """Return the image of the node, if it can be separated. Raises: SeparationError."""
     names = ", ".join(map(str, found.folders))
     if found.fault:
         raise SeparationError(found.fault)

@@ -22,7 +22,7 @@ LOOK_EVERY_MS = 10_000
 class Snapshots:
     """Snapshots of a broker's metadata.
 
-    Threads: `publish` under ``lock``; `look` on the scheduler's, which reads images only.
+    Threads: `publish` under ``lock``; `look` on the scheduler thread, without a lock: it reads images only.
     """
 
     def __init__(self, controller: Controller, log: SnapshotWriter, config: BrokerConfig, clock: BaseClock) -> None:
@@ -34,8 +34,8 @@ class Snapshots:
         self._interval_ms = config.integer("metadata.log.max.snapshot.interval.ms")
         newest = max(log.snapshots(), default=None)
         self._end_offset = 0 if newest is None else newest.end_offset  # of the latest snapshot
-        self._covered_bytes = 0  # of the log's new bytes, those that the latest snapshot contains
-        self._changed_ms = clock.now_ms()  # of the first change after it
+        self._covered_bytes = 0  # the part of the log's new bytes that the latest snapshot contains
+        self._changed_ms = clock.now_ms()  # time of the first change after it
         self._unwritable = ""  # the logged reason why the level cannot represent the image
 
     def concerns(self, delta: MetadataDelta) -> bool:
@@ -59,7 +59,7 @@ class Snapshots:
         except OSError as error:
             logger.error("cannot write a snapshot of the metadata at offset %d: %s", image.offset, error)
             return
-        except UnwritableMetadataError as error:  # stays until metadata changes: logged once
+        except UnwritableMetadataError as error:  # persists until the metadata changes: logged once
             if str(error) != self._unwritable:
                 self._unwritable = str(error)
                 logger.error("no snapshot of the metadata can be written: %s", error)

@@ -37,7 +37,7 @@ class LeaderChange(NamedTuple):
 
 
 class SnapshotHeader(NamedTuple):
-    """The first record of a snapshot; the time is that of the last record of the log in it, 0 if unknown."""
+    """The first record of a snapshot; the time is that of the last log record that it contains, 0 if unknown."""
 
     last_contained_log_timestamp_ms: int = 0
 

@@ -60,7 +60,7 @@ TRANSACTION_RECORDS = BEGIN, END, ABORT = RECORD_TYPES[23], RECORD_TYPES[24], RE
 _TYPES = {name: number for number, name in RECORD_TYPES.items()}
 
 _FRAME_VERSION = 1
-_MAX_NUMBER = 0x7FFF  # of a type and of a version
+_MAX_NUMBER = 0x7FFF  # largest type, and largest version
 _NEWER = "use a version of kbroker that supports the metadata.version of this log"
 # Version of a record from a level of metadata.version on, the highest level first. The other records have version 0,
 # except BrokerRegistrationChangeRecord, whose version depends on the change.
@@ -109,7 +109,7 @@ def _registration_change_version(body: Body) -> int:
     return 1 if body.get("InControlledShutdown") else 0
 
 
-# Every combination of type and version is looked up once: these two tables hold the remaining steps for each record.
+# Caches: each combination of type and version is looked up once.
 _encoders: dict[tuple[str, int], tuple[Plan, bytes]] = {}
 _decoders: dict[bytes, tuple[str, int, Plan]] = {}  # by the first three varints, each nearly always one byte
 

@@ -84,13 +84,13 @@ def write_snapshot(
 ) -> None:
     """Write a snapshot so that a crash leaves no file, or all of it.
 
-    The epoch of its batches is that of the name, 0 for another name such as that of the bootstrap file.
+    The epoch of its batches is that in the file name, 0 for another name such as that of the bootstrap file.
 
     Args:
-        path: path of the file, which is replaced.
+        path: the file, which is replaced if it exists.
         records: records of the image.
         timestamp_ms: time of every record.
-        last_contained_log_timestamp_ms: time of the last record of the log in the snapshot.
+        last_contained_log_timestamp_ms: time of the last log record that the snapshot contains.
         control: records after the header, in its batch: KRaftVersion and Voters with kraft.version 1.
 
     Raises: OSError. UnknownRecordError, ProtocolError: as encode_record.
