@@ -12,27 +12,27 @@ cdef struct AppendPart:         # record data of one Produce request without a t
     int16_t api_version
     AppendResult result
 
-# Append ``batch``, the record data of one partition of a Produce request; it is patched in place (offset, epoch, maybe
-# timestamp and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks
-# (internal writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: the
+# Append ``batch``, the record data of one partition of a Produce request, and patch it in place (offset, epoch, maybe
+# timestamp and CRC). ``api_version`` 7+ allows zstd. is_client = 0 (internal writers) skips client-only checks and
+# allows several batches, none of them a control batch. ``guard`` of a transactional batch: the
 # result of its verification, or NO_GUARD or NOT_VERIFIED.
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, int64_t guard, AppendResult *out) noexcept nogil
 # Append the batches of several Produce requests, at most RUN_PARTS, in their order and as if each were appended alone:
 # with as few writes as possible, so that all batches of one write succeed or fail together.
 cdef void partition_append_run(Partition *partition, AppendPart *parts, int32_t count) noexcept nogil
-# Append the control batch with which the transaction coordinator ends a producer's transaction. Among the errors are
-# 47, 52 and 56. ``transaction_version`` is the transaction's; from 2 on the marker's epoch is above that of the
+# Append the control batch with which the transaction coordinator ends a producer's transaction. Errors include 47, 52
+# and 56. ``transaction_version`` is that of the transaction; from 2 on the marker's epoch must be above that of the
 # records.
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                       int32_t coordinator_epoch, bint is_commit, int16_t transaction_version,
                                       AppendResult *out) noexcept nogil
-# Call before the first batch of a producer's transaction. Returns 0 and the guard for its append (NO_GUARD: the
-# transaction is open), or 47; 3 when the partition is closed, 56 when memory is exhausted. ``bumps_epochs``:
+# Return 0 and the guard for the append of the first batch of a producer's transaction (NO_GUARD: the transaction is
+# open), or an error: 47, an older epoch; 3, the partition is closed; 56, out of memory. ``bumps_epochs``:
 # transaction version 2.
 cdef int32_t partition_start_verification(Partition *partition, int64_t producer_id, int16_t producer_epoch,
                                           int32_t base_sequence, bint bumps_epochs, int64_t *guard) noexcept nogil
-# Append one batch that the broker has just built with its checksum, without a producer. It is stored unchanged, unless
+# Append one batch without a producer, which the broker has built with its checksum. It is stored unchanged, unless
 # the topic requires another codec or timestamp.
 cdef void partition_append_built(Partition *partition, char *batch, int64_t size_bytes,
                                  AppendResult *out) noexcept nogil

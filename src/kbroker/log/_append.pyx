@@ -1,5 +1,4 @@
-"""Append to a partition: UnifiedLog.append, from the bytes of a Produce request to the end offset and high watermark.
-"""
+"""Append to a partition (UnifiedLog.append): from the bytes of a Produce request to the new high watermark."""
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
@@ -33,7 +32,7 @@ from kbroker.protocol._records cimport BatchHeader, batch_put_header, record_put
 
 cdef enum:
     MAX_BATCHES = 1024          # in one internal append
-    PARTS_AT_ONCE = 64          # of one system call
+    PARTS_AT_ONCE = 64          # buffers of one system call
     END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
 
 
@@ -64,7 +63,7 @@ cdef int64_t write_parts(int fd, const BatchCheck *checks, int32_t count, int64_
 
 cdef int32_t write_batches(Partition *partition, LogSegment *segment, const BatchCheck *checks, int32_t count,
                            int64_t position) noexcept nogil:
-    """Write all batches at position, or none: a partial write is cut off again."""
+    """Write all batches at position; return 0, or -errno after a partial write was cut off again."""
     cdef int32_t error = 0
     cdef int64_t rc
     cdef OpenFile *file = segment_open(segment, &error)
@@ -85,10 +84,10 @@ cdef int32_t write_batches(Partition *partition, LogSegment *segment, const Batc
 
 cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const AbortedTxn *aborted,
                            int64_t position) noexcept nogil:
-    """Add the index entry of an aborted transaction before readers see the marker at position.
+    """Index an aborted transaction before readers see the marker at position; return 0 or -errno.
 
-    Without it they would take the aborted records for committed ones. A marker without an entry is cut off again, and
-    the coordinator writes it later.
+    Without the entry, readers would take the aborted records for committed ones. On a failure the marker is cut off,
+    and the coordinator writes it later.
     """
     cdef int32_t rc = txn_index_append(&segment.aborted, aborted), error = 0
     cdef OpenFile *file
@@ -102,15 +101,15 @@ cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const Abor
     return rc
 
 
-cdef struct Placed:             # batches with their offsets
+cdef struct Placed:             # totals of batches with assigned offsets
     int64_t size_bytes
-    int64_t first               # offset
+    int64_t first               # offset of the first record
     int64_t end                 # offset after the last record
-    int64_t largest_ms          # timestamp; -1: none
+    int64_t largest_ms          # largest timestamp; -1: none
 
 
 cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
-    """Return whether the partition takes no appends, with the reason in out."""
+    """Return whether the partition refuses all appends; if so, set the error in out."""
     if atomic_load(&partition.closed):
         refuse(out, UNKNOWN_TOPIC_OR_PARTITION, b"The partition is deleted or closed")
         return True
@@ -126,7 +125,7 @@ cdef bint refuse_closed(Partition *partition, AppendResult *out) noexcept nogil:
 
 
 cdef inline bint refuse_under_min_isr(Partition *partition, int16_t acks, AppendResult *out) noexcept nogil:
-    """Return whether the append is refused for too few replicas in sync, as in Kafka before any other check."""
+    """Return whether an append with acks=all is refused for too few replicas in sync, which Kafka checks first."""
     if acks != -1 or not atomic_load(&partition.is_under_min_isr):
         return False
     refuse(out, NOT_ENOUGH_REPLICAS, NULL)
@@ -135,7 +134,7 @@ cdef inline bint refuse_under_min_isr(Partition *partition, int16_t acks, Append
 
 cdef void place_batches(Partition *partition, BatchCheck *checks, int32_t count, int32_t epoch,
                         Placed *out) noexcept nogil:
-    """Write offsets and leader epoch into the batches."""
+    """Write offsets and the leader epoch into the batches; set out."""
     cdef int32_t slot
     cdef BatchFacts *facts
     out.first = out.end = atomic_load(&partition.log_end)
@@ -155,7 +154,7 @@ cdef void place_batches(Partition *partition, BatchCheck *checks, int32_t count,
 
 cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int32_t epoch, int64_t now_ms,
                              PendingSnapshot *snapshot) noexcept nogil:
-    """Note a new leader epoch, and roll a full segment; 0 or -errno."""
+    """Record a new leader epoch, and roll the segment if that is due; return 0 or -errno."""
     cdef int32_t rc = note_leader_epoch(partition, epoch, placed.first)
     if rc == 1:
         rc = write_leader_epochs(partition)
@@ -168,7 +167,7 @@ cdef int32_t prepare_segment(Partition *partition, const Placed *placed, int32_t
 
 cdef bint check_producers(Partition *partition, const BatchCheck *checks, int32_t count,
                           AppendResult *out) noexcept nogil:
-    """Return whether epochs and sequences allow the append; else out has the error, or the batch of a duplicate."""
+    """Return whether epochs and sequences allow the append; if not, out has the error, or a duplicate's offsets."""
     cdef int32_t slot, rc
     cdef Duplicate duplicate
     for slot in range(count):
@@ -215,8 +214,7 @@ cdef void publish_append(Partition *partition, const Placed *placed, int64_t pos
             at += checks[slot].size_bytes
     at = position + placed.size_bytes
     mutex_unlock(&partition.view_lock)
-    # Store the end offset before the size: a reader loads them in reverse order, so the bytes it sees are below the
-    # end.
+    # Store the end offset before the size: a reader loads the size first, so all bytes that it gets are below the end.
     atomic_store(&partition.log_end, placed.end)
     atomic_store(&segment.size_bytes, at)
     at = position
@@ -232,7 +230,7 @@ cdef void publish_append(Partition *partition, const Placed *placed, int64_t pos
 
 cdef void append_checked(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
                          PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
-    """Append batches whose bytes are valid; under the append lock. ``is_run``: their producers have been checked."""
+    """Append validated batches, under the append lock. ``is_run``: the producers have been checked already."""
     cdef int32_t rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
     cdef int64_t position
     cdef Placed placed
@@ -264,7 +262,7 @@ cdef void append_checked(Partition *partition, BatchCheck *checks, int32_t count
 
 
 cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nogil:
-    """Set the log start offset to -1 for refusals of the request itself, as Kafka does; others return the real one."""
+    """Set the log start offset to -1 if the request itself is refused, as Kafka does; other refusals keep it."""
     if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE,
                                    RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR):
         out.log_start_offset = -1
@@ -273,7 +271,7 @@ cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nog
 cdef bint has_control_batch(const BatchCheck *checks, int32_t count) noexcept nogil:
     """Return whether one of the batches is a control batch, which internal appends must not contain.
 
-    The transaction of a marker must be indexed before readers see it, which only the append of a single marker does.
+    An abort marker must be indexed before readers see it, which only the append of a single batch does.
     """
     cdef int32_t slot
     for slot in range(count):
@@ -333,7 +331,7 @@ cdef bint follows_in_run(Partition *partition, const BatchCheck *checks, int32_t
 cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t count, int64_t now_ms) noexcept nogil:
     """Return the number of batches, at least 1, that one write can append as if each had been appended alone.
 
-    Under the append lock. An error, a full segment or a transaction of a batch ends the run.
+    Under the append lock. A refusal, a full segment, or a transactional batch ends the run.
     """
     cdef int64_t size_bytes = checks[0].size_bytes, largest_ms = checks[0].max_timestamp_ms
     cdef int64_t last_offset = atomic_load(&partition.log_end) + checks[0].facts.last_offset_delta
@@ -386,7 +384,7 @@ cdef int32_t append_good(Partition *partition, BatchCheck *checks, int32_t count
 
 cdef void share_result(Partition *partition, const BatchCheck *checks, int32_t count, const int32_t *owners,
                        AppendPart *parts) noexcept nogil:
-    """Set the results of the batches that were appended in one write with the first, from its result."""
+    """Derive the results of batches that were appended in one write from the result of the first batch."""
     cdef const AppendResult *first = &parts[owners[0]].result
     cdef AppendResult *result
     cdef int64_t flushed = atomic_load(&partition.flushed), flush_messages = partition.config.flush_messages
@@ -494,7 +492,7 @@ cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_ep
                            bint is_commit, int64_t now_ms) noexcept nogil:
     cdef char key[4]
     cdef char value[6]
-    cdef Buffer out             # the given memory, which the record fills exactly
+    cdef Buffer out             # over the caller's memory, which the record fills exactly
     cdef BatchHeader header
     out.data, out.size, out.capacity = batch, BATCH_HEADER_BYTES, END_MARKER_BYTES
     store_16(key, 0)            # key and value have version 0

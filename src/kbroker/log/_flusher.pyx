@@ -79,7 +79,7 @@ cdef inline FlushItem **slot_of(FlushQueue *queue, Partition *partition) noexcep
 
 
 cdef bint queue_mark(FlushQueue *queue, Partition *partition) noexcept nogil:
-    """Queue the partition for one more flush, up to its current end, for a request that waits for its data.
+    """Queue a flush of all records that the partition has now, for a request that waits for the disk.
 
     Returns: False if the flusher is closed or out of memory; the caller then flushes the partition itself.
     """
@@ -137,13 +137,13 @@ cdef void flush_partition(FlushQueue *queue, Partition *partition) noexcept nogi
     if has_other_flusher(queue, partition):
         return
     atomic_add_fetch(&queue.flushes, 1)
-    # A failure takes the partition offline and responds to the requests that wait; nothing is retried here.
+    # After a failure the partition refuses appends and its waiting requests complete; nothing is retried here.
     if partition_flush(partition, end) != 0:
         atomic_add_fetch(&queue.failures, 1)
 
 
 cdef void queue_run(FlushQueue *queue) noexcept nogil:
-    """Flush queued partitions, as the body of the thread, until the queue is closed and empty."""
+    """Flush queued partitions until the queue is closed and empty: the body of the thread."""
     cdef FlushItem *item
     mutex_lock(&queue.lock)
     while True:
@@ -154,7 +154,7 @@ cdef void queue_run(FlushQueue *queue) noexcept nogil:
             break
         mutex_unlock(&queue.lock)
         flush_partition(queue, item.partition)
-        partition_release(item.partition)   # may be the last count, which closes files
+        partition_release(item.partition)   # maybe the last reference, whose release closes files
         free(item)
         mutex_lock(&queue.lock)
     mutex_unlock(&queue.lock)
@@ -179,7 +179,7 @@ cdef class Flusher:
     cdef:
         FlushQueue *queue       # counted
         object thread           # None before the start
-        set attached            # partitions that were given this flusher; each holds a count on the queue
+        set attached            # the attached partitions; each holds a reference to the queue
         int64_t pid
 
     def __cinit__(self):
@@ -227,7 +227,7 @@ cdef class Flusher:
                 call_hook(log.partition, False)
 
     def mark(self, PartitionLog log not None):
-        """Queue a flush of all records appended so far. Returns: False once closed."""
+        """Queue a flush of all records appended so far. Returns: False if closed, or out of memory."""
         cdef bint taken
         cdef Partition *partition = log.partition
         if partition == NULL:
@@ -254,7 +254,7 @@ cdef class Flusher:
 @cython.final
 @cython.no_gc
 cdef class _Lease:
-    """Count of the thread, which may outlive the handle."""
+    """The thread's reference to the queue, which may outlive the Flusher."""
     cdef FlushQueue *queue
 
     @staticmethod

@@ -11,7 +11,7 @@ from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.producers._producer_table cimport ProducerState
 from kbroker.log.segment._segment cimport Directory, FileCache, LogSegment, SegmentList
 
-cdef struct LogConfig:          # of a topic: plain values, copied whole under the partition's view_lock
+cdef struct LogConfig:          # config of a topic: plain values, copied whole under the partition's view_lock
     int64_t segment_bytes
     int64_t segment_ms
     int64_t segment_jitter_ms
@@ -25,7 +25,7 @@ cdef struct LogConfig:          # of a topic: plain values, copied whole under t
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t producer_expiration_ms
-    int64_t decompress_cap_bytes    # limit for the unpacked records of a compressed batch, else MESSAGE_TOO_LARGE
+    int64_t decompress_cap_bytes    # limit of a compressed batch's unpacked records; above it: MESSAGE_TOO_LARGE
     int32_t target_codec            # compression.type; -1: as the producer sent it
     int32_t compression_level       # for target_codec
     bint preallocate                # allocate the whole size of segment files when they are created
@@ -38,14 +38,14 @@ cdef struct AppendResult:
     int16_t error               # Kafka error code, 0: appended or duplicate
     int64_t base_offset         # -1 on error
     int64_t last_offset
-    int64_t log_append_time_ms  # -1 unless LogAppendTime (for a duplicate: its own timestamp)
+    int64_t log_append_time_ms  # -1 unless LogAppendTime (for a duplicate: the original's timestamp)
     int64_t log_start_offset
     int32_t bad_record          # batch_index of the first refused record, or -1
     int32_t *bad_records        # malloc'ed, freed by the caller: batch_index of each refused record, or NULL
     int32_t bad_count
     const char *message         # static text for the client, or NULL
     bint is_duplicate
-    bint high_watermark_moved   # delayed fetches are to be checked
+    bint high_watermark_moved   # the caller must check delayed fetches
     # > 0: send the response only when partition_flushed_offset() >= this (log.flush.interval.messages reached)
     int64_t flush_offset
     int64_t conversion_ns       # duration of rebuilding the batch in the topic's codec, 0 when it had that codec
@@ -61,7 +61,7 @@ cdef struct ReadResult:
     AbortedTxn *aborted         # malloc'ed, freed by the caller; NULL when there are none
     int32_t aborted_count
 
-cdef struct ReadProbe:          # facts that a delayed fetch needs; read without opening a file
+cdef struct ReadProbe:          # facts that a delayed fetch needs, mostly found without opening a file
     int16_t error
     int64_t available_bytes     # readable from the offset in its own segment, capped by max_bytes
     bint crosses_segment        # the end is in a later segment than the offset: respond now
@@ -75,7 +75,7 @@ cdef struct RecentAppend:       # the position of a batch, so that reads at the 
     int64_t segment_base
     int64_t position
 
-cdef struct DeletedSegment:     # renamed; the file is removed when due
+cdef struct DeletedSegment:     # a segment with renamed files, which are removed when due
     LogSegment *segment         # counted
     int64_t deleted_ms
     DeletedSegment *next
@@ -83,7 +83,7 @@ cdef struct DeletedSegment:     # renamed; the file is removed when due
 cdef enum:                      # bits of Partition.new_names
     NEW_FILE = 1
     NEW_FOLDER = 2
-    NEW_TOPIC_ID = 4            # partition.metadata, which names the topic of the records on disk
+    NEW_TOPIC_ID = 4            # partition.metadata, the file with the topic id
 
 cdef struct Partition           # opaque outside log/: use the functions below
 ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil
@@ -100,7 +100,7 @@ cdef struct Partition:
     Mutex view_lock             # leaf: view, config, recent appends, leader epochs, damage text, hooks
     SegmentList *view           # counted; replaced whole
     LogConfig config
-    RecentAppend *recent        # owned; RECENT_APPENDS of them, NULL before the first append
+    RecentAppend *recent        # owned ring of RECENT_APPENDS; NULL before the first append
     int64_t recent_count        # total number; the newest is at (recent_count - 1) % RECENT_APPENDS
     char *damage_text           # owned; NULL: undamaged
     char *cut_text              # owned; NULL: opening cut nothing
@@ -118,16 +118,16 @@ cdef struct Partition:
     AtomicI64 damage_offset     # reads from this offset on are refused; INT64_MAX: undamaged
     AtomicI64 is_failed         # an fsync failed: no append until the partition is opened again
     AtomicI64 is_under_min_isr  # fewer replicas are in sync than min.insync.replicas: no append with acks=all
-    AtomicI64 new_names         # files created since the folder was last synced
-    AtomicI64 write_fault       # tests: errno of the next writes, 0 none
+    AtomicI64 new_names         # bits: names created since the folder was last synced
+    AtomicI64 write_fault       # for tests: errno of the next writes; 0: none
     AtomicI64 sync_fault
     LogSegment *active          # append lock; borrowed from the view
     ProducerState *producers    # append lock
-    int32_t *epochs             # both locks to change it, one to read it; owned, with the first offsets in epoch_starts
+    int32_t *epochs             # owned, with the start offsets in epoch_starts; both locks to change, one to read
     int64_t *epoch_starts
     int32_t epoch_count
     int64_t txn_checkpoint      # append lock; CRC-32C of the txnindex-checkpoint on disk, or -1
-    int64_t jitter_ms           # of the active segment
+    int64_t jitter_ms           # of the active segment: subtracted from segment.ms
     int64_t snapshot_offset     # of the newest producer snapshot, or -1
     DeletedSegment *deleted     # append lock
     Mutex flush_lock            # leaf: elects the syncing thread; never held during the sync
@@ -146,40 +146,40 @@ cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
 
-# Set the hook that is called without any lock when the high watermark was moved by anything other than an append of
-# the native handlers: by a flush, or by an append through Python's handle.
+# Set the hook that completes delayed operations. It is called without any lock after a flush, a close, a new leader
+# epoch, or an append through Python's handle; native handlers check the operations after their own appends.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Set the hook that is called without any lock, on the appending thread, when a flush is needed:
-# of flush.messages records, or of a sealed segment.
+# after flush.messages records or a roll.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Disconnect the high watermark hook if it has this argument, and wait until no thread calls it.
 cdef void partition_end_hook(Partition *partition, const void *arg) noexcept nogil
-# Call one of the two hooks; no lock held.
+# Call the dirty hook or the high watermark hook, if it is set; no lock held.
 cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
 
 # Return a counted reference to the current segments; they stay readable until segment_list_release.
 cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
-# Publish segments (takes the list's count); the last one is the active one. Under the append lock.
+# Replace the view by segments, whose reference it takes; the last one becomes active. Under the append lock.
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
 
-# Find the epoch at or below the wanted one, and the offset after its last record. False: the wanted one is not in
-# the log.
+# Find the epoch at or below the wanted one, and the offset after its last record. False: wanted is -1 or above the
+# leader epoch.
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil
-# Remember the start of an epoch, which later files name; under the append lock. 1: new, 0: known, or -ENOMEM.
+# Add an epoch to the list, without writing the file; under the append lock. 1: new, 0: known, or -ENOMEM.
 cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil
 cdef void forget_latest_epoch(Partition *partition) noexcept nogil      # under the append lock
 # Write leader-epoch-checkpoint; under the append lock. 0 or -errno.
 cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil
-# Write txnindex-checkpoint, the sums of the transaction indexes by which a start after a clean stop finds a damaged
-# one; with_active: the last segment's too. Without it the next start reads the batches instead. Under the append lock.
+# Write txnindex-checkpoint, the checksums by which a start after a clean stop detects a damaged transaction index; a
+# start without the file reads the batches instead. with_active: include the last segment. Under the append lock.
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil
 
-# Return True when the high watermark moved; under the append lock.
+# Move the high watermark and last stable offset; return True when the former moved. Under the append lock.
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
-# Call partition_flush without a hook; return 1 if the high watermark moved.
+# Flush like partition_flush, without calling the hook. 1: flushed; 0: nothing to flush; else -errno.
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil
-# Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno,
-# after which the partition refuses appends until it is opened again.
+# Sync the records below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno;
+# after an error of the disk the partition refuses appends until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
 # Wait for the flush in progress and prevent others until release_flushes. No lock held; call before the append lock.
 cdef void hold_flushes(Partition *partition) noexcept nogil

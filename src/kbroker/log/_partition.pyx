@@ -211,7 +211,7 @@ cdef void forget_latest_epoch(Partition *partition) noexcept nogil:
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil:
     """Write txnindex-checkpoint, without a sync: a start compares it, so losing it only costs a scan.
 
-    Content: version, end (segments based at or past it are not covered), then base, entries and CRC of each covered
+    Content: version, end (not covered: segments that begin there or later), then base, entries and CRC of each covered
     index that is not empty.
     """
     cdef SegmentList *view = partition.view
@@ -244,7 +244,7 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
 # ----------------------------- watermarks, and UnifiedLog.flush, which moves the flushed offset and the high watermark
 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
-    """Move the high watermark to the log end, or less while log.flush.interval.messages unflushed records limit it.
+    """Move the high watermark to the log end, or to the flushed offset if flush.messages records are unflushed.
 
     It stays while fewer replicas are in sync than min.insync.replicas (KIP-966).
     """
@@ -278,7 +278,7 @@ cdef int32_t sync_topic_id(const char *directory) noexcept nogil:
 
 
 cdef int32_t sync_names(Partition *partition) noexcept nogil:
-    """Sync the folder with the topic's id, and its parent when the folder itself is new."""
+    """Sync new names: the topic id's file, the folder, and its parent if the folder is new; return 0 or -errno."""
     cdef int64_t names = atomic_swap(&partition.new_names, 0)
     cdef char *parent
     cdef char *slash
@@ -324,7 +324,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
         rc = io_sync(file.fd)
         open_file_release(file)
         if rc != 0:
-            rc = -EIO                           # any error: a failed sync must not be retried
+            rc = -EIO                           # not the errno itself: the sync must not be retried
             break
         rc = txn_index_sync(&view.segments[slot].aborted)
         if rc != 0:
@@ -338,7 +338,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
 
 
 cdef inline bint was_deleted(Partition *partition, int32_t rc) noexcept nogil:
-    """Return whether the folder was renamed or removed meanwhile, so that no disk has failed."""
+    """Return whether the error is that of a folder renamed or removed meanwhile, and not of the disk."""
     return rc == -ENOENT and atomic_load(&partition.closed) != 0
 
 
@@ -391,11 +391,11 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
             atomic_store(&partition.flushed, target)
         advance_watermarks(partition)
         mutex_unlock(&partition.append_lock)
-    elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # no sync was tried, so a later flush may succeed
+    elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # for these no sync was tried: a later flush may succeed
         # The kernel may have dropped the pages: a second sync would wrongly succeed.
         atomic_store(&partition.is_failed, 1)
     release_flushes(partition)
-    return rc if rc != 0 else 1     # even if an append has already moved the high watermark there
+    return rc if rc != 0 else 1     # 1: the hook is called even if an append has moved the high watermark
 
 
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil:
@@ -478,7 +478,7 @@ def check_config(values):
 # ------------------------------------------------------------------------------------------------------------ failures
 
 cdef enum:
-    SLOTS = 256  # partitions with a failure since the last call; failures of others are counted for one of these
+    SLOTS = 256  # distinct failures since the last call; further ones are counted for the last of these
 
 cdef struct FailureCount:
     char *path                  # owned: the partition's folder; NULL: free

@@ -40,7 +40,7 @@ class PartitionLog:
         Args:
             directory: the partition's folder, created if absent; None only in memory.
             config: Kafka's topic settings by name; absent ones get Kafka's defaults.
-            clean: the last stop was a clean one (no scan).
+            clean: the last stop was clean, so that the segments are not scanned.
             recovery_point: the offset known to be on disk; after an unclean stop the batches above it are checked.
             files: a cache of open files, by default the process's.
             is_prepared: the folder exists and belongs to this topic; it is not checked.
@@ -60,7 +60,7 @@ class PartitionLog:
         """Append the one batch of a Produce request (or, with `is_client=False`, one or more of the broker's own).
 
         Args:
-            verification_guard: of transactional batches: the result of `start_verification`; -1: none is needed.
+            verification_guard: for a transactional batch: the guard of `start_verification`; -1: none is needed.
         """
     def append_end_marker(
         self,
@@ -98,13 +98,13 @@ class PartitionLog:
         Returns: `error` 0, 47 (an older epoch), 3 (closed) or 56.
         """
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Return whether a transaction has been open for longer than `max_timeout_ms` and five minutes."""
+        """Return whether the oldest open transaction has had no batch for over `max_timeout_ms` plus five minutes."""
     def read(self, offset: int, max_bytes: int = ..., *, min_one: bool = ..., isolation: int = ...) -> ReadInfo:
         """Read from the batch that contains `offset`; the last batch is cut at `max_bytes` as in Kafka."""
     def probe(self, offset: int, max_bytes: int = ..., *, isolation: int = ...) -> tuple[int, int, bool]:
         """Return (error, readable bytes from `offset` in its segment, whether a later segment has more)."""
     def offset_for_timestamp(self, timestamp_ms: int, *, isolation: int = ...) -> OffsetAndTimestamp:
-        """Return the first record at or after a time; -3: the record with the largest timestamp.
+        """Return the first readable record at or after a time (-3: that with the largest timestamp); offset -1: none.
 
         Raises: OSError: the file cannot be read or a batch cannot be unpacked.
         """
@@ -119,7 +119,7 @@ class PartitionLog:
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of segments that were deleted at least file.delete.delay.ms ago; return their number."""
     def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (-1: high watermark); return the log start. Raises: ValueError."""
+        """Move the log start up to `offset` (-1: high watermark); return it. Raises: ValueError for an offset above."""
     def move_to(
         self,
         directory: str,
@@ -127,10 +127,10 @@ class PartitionLog:
         commit: Callable[[], None],
         undo: Callable[[], None],
     ) -> None:
-        """Continue in another folder, without an append or a flush in between.
+        """Move the log to another folder; appends and flushes wait meanwhile.
 
-        `complete` copies the bytes that the copy still lacks; `commit` gives it the name `directory`, on disk; `undo`
-        reverses a commit, also one that failed after a part of it. When this returns, no read uses the former folder.
+        `complete` copies the bytes that the copy still lacks; `commit` renames the copy to `directory`, durably; `undo`
+        reverses a commit, even a partial one. When this returns, no read uses the former folder.
 
         Raises: ValueError, when the log is closed or has failed; OSError, when the copy cannot be written, read or
         differs; the log then stays in its folder, without appends if `undo` failed.
@@ -146,7 +146,7 @@ class PartitionLog:
         """Close and remove the folder or the memory. Reads in progress keep their open files."""
     def segments(self) -> list[SegmentFacts]: ...
     def set_leader_epoch(self, epoch: int) -> None:
-        """Set the leader epoch, which later batches get. Raises: ValueError below 0."""
+        """Set the leader epoch of later batches. Raises: ValueError if it is negative."""
     def leader_epochs(self) -> list[tuple[int, int]]: ...
     def end_of_epoch(self, wanted: int) -> tuple[int, int]:
         """Return the epoch at or below the wanted one, and the offset after its last record; (-1, -1): a later one."""
@@ -188,4 +188,4 @@ class PartitionLog:
     def size_bytes(self) -> int: ...
 
 def active_producers(log: PartitionLog) -> list[ActiveProducer]:
-    """Return the producers that are not expired, by id. Threads: any; holds the partition's append lock for a copy."""
+    """Return the active producers, sorted by id. Threads: any; holds the partition's append lock while copying."""

@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, int64_t
 cdef extern from "kbroker/log/posix.h" nogil:
     int io_open "kb_open"(const char *path, bint create) noexcept
     int io_close "kb_close"(int fd) noexcept
-    # Short only at the end of the file.
+    # The result is below size_bytes only at the end of the file.
     int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept
     int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept
     struct iovec:

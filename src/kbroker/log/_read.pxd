@@ -10,8 +10,8 @@ cdef struct Found:
     int64_t timestamp_ms
     int32_t leader_epoch
 
-# max_bytes limits the response; min_one lets the first batch exceed it. isolation 0: up to the high watermark, 1: up to
-# the last stable offset.
+# Read from the batch that contains offset, at most max_bytes; with min_one the first batch may exceed that. isolation
+# 0: up to the high watermark, 1: up to the last stable offset.
 cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
                          ReadResult *out) noexcept nogil
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,

@@ -150,7 +150,7 @@ cdef struct Bounds:             # offsets of a partition at one moment
 
 
 cdef int16_t check_offset(Partition *partition, int64_t offset, int8_t isolation, Bounds *out) noexcept nogil:
-    """Check the preconditions of every read: 0 or Kafka's error code. Offsets from ``readable`` on are unreadable."""
+    """Copy the partition's offsets to out and check the offset of a read; return 0 or Kafka's error code."""
     cdef int64_t damage = atomic_load(&partition.damage_offset)
     out.last_stable = atomic_load(&partition.last_stable)
     out.high_watermark = atomic_load(&partition.high_watermark)
@@ -203,7 +203,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
         if min_one and size < place.batch_bytes:
             size = place.batch_bytes
         elif size < place.batch_bytes:
-            # The first batch does not fit: like Kafka, send none rather than a part, and no list of transactions.
+            # The first batch does not fit: like Kafka, send none rather than a part, and no list of transactions (-1).
             out.aborted_count = -(size > 0)
             size = 0
         if size > place.limit - place.position:

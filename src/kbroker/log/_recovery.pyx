@@ -1,8 +1,8 @@
-"""LogLoader: opens the log of a partition's folder.
+"""Opening of a partition's log from its folder (``LogLoader``).
 
-After an unclean stop every batch from the recovery point on is read and its checksum compared; the torn tail of the
-last segment is cut. Damage anywhere else (in a sealed segment, or below the recovery point) is never cut: the partition
-serves the records before it, refuses the others, and keeps the reason.
+After an unclean stop every segment that reaches above the recovery point is read and its checksums are compared; the
+torn tail of the last segment is cut. Damage anywhere else (in a sealed segment, or below the recovery point) is never
+cut: the partition serves the records before it, refuses the others, and keeps the reason.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
@@ -68,7 +68,7 @@ cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
 
 
 cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *scan) noexcept nogil:
-    """Report the bytes after the batches of a sealed segment that reaches up to the next one: no record is missing."""
+    """Report the skipped bytes after the batches of a sealed segment that has all its records; return 0 or -errno."""
     cdef char text[512]
     cdef int32_t error = 0
     cdef OpenFile *file = segment_open(segment, &error)
@@ -108,7 +108,7 @@ cdef void note_gap(Partition *partition, LogSegment *segment, int64_t first, int
 
 
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
-    """Return the position of the batch with this offset, the end of the file when there is none."""
+    """Return the position of the batch with this offset, or size if there is none."""
     cdef int64_t position = 0
     cdef BatchHeader header
     cdef int32_t rc = segment_find_indexed(segment, file, offset, size, &position, &header)
@@ -134,10 +134,10 @@ cdef int32_t replay_segment(Partition *partition, LogSegment *segment, int64_t f
 
 cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset, int64_t aborted_from,
                               int64_t reported_below) noexcept nogil:
-    """Apply the batches from from_offset on, and rebuild transaction indexes.
+    """Apply the batches from from_offset on, and rebuild transaction indexes; return 0 or -errno.
 
-    Segments based at or past aborted_from, which is not below from_offset, get new indexes. An index that differs is
-    reported if its segment is based below reported_below.
+    Segments that begin at or after aborted_from (at least from_offset) get new indexes. An index that differs is
+    reported if its segment begins below reported_below.
     """
     cdef int32_t slot, rc, flags
     cdef LogSegment *segment
@@ -205,9 +205,9 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
 
 
 cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *list_, int64_t end) except -2:
-    """Return the base of the first segment below end whose transaction index is not the last written one, or -1.
+    """Return the base of the first segment below end whose transaction index the checkpoint does not confirm, or -1.
 
-    The checkpoint of their sums lets a start after a clean stop find it without reading batches.
+    Thus a start after a clean stop finds a damaged index without reading batches.
     """
     cdef TxnSum expected
     cdef LogSegment *segment
@@ -233,7 +233,7 @@ cdef int64_t first_unchecked(Partition *partition, str directory, SegmentList *l
 
 cdef int load_transactions(Partition *partition, str directory, list snapshots, SegmentList *list_,
                            int64_t first_scanned) except -1:
-    """Load the producers; build the transaction indexes of the scanned segments and of those that differ."""
+    """Load the producers; rebuild the transaction indexes of scanned segments, and from the first that differs on."""
     cdef int64_t end = atomic_load(&partition.log_end), newest_allowed = min(first_scanned, end), unchecked = -1
     if end > list_.segments[0].base_offset:
         unchecked = first_unchecked(partition, directory, list_, first_scanned)
@@ -296,7 +296,7 @@ cdef int64_t load_segments(Partition *partition, str directory, SegmentList *lis
                            int64_t *first_scanned) except -2:
     """Check all segments. Returns the end offset; *first_scanned: base of the first segment that was read completely.
 
-    Returns -1 after the removal of an empty segment file inside the segment before it: a roll that failed has left it.
+    Returns -1 after removing an empty segment file, left by a failed roll, whose base is inside the segment before.
     """
     cdef LogSegment *segment
     cdef int64_t next_base, end = list_.segments[0].base_offset
@@ -396,7 +396,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
 
 cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots,
                     bint has_epochs, bint clean, int64_t recovery_point, int64_t first_scanned) except -1:
-    """Load the state beside the batches, and sync the segments where only flushed records may be served."""
+    """Load producers, indexes and epochs; sync the segments if flush.messages limits the readable records."""
     cdef int64_t offset, end = atomic_load(&partition.log_end)
     cdef int32_t rc
     load_transactions(partition, directory, snapshots, list_, first_scanned)

@@ -1,5 +1,5 @@
-"""Roll: detection of a full active segment, and its replacement by the next one. Retention: deletes the oldest segments
-by start offset, size and age, and removes their files later.
+"""Roll: replacement of a full active segment by the next one. Retention: deletion of the oldest segments by start
+offset, size and age; their files are removed later.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
@@ -12,7 +12,7 @@ cdef struct PendingSnapshot:    # producer state encoded under the append lock, 
 # Return whether a batch with these bounds needs a new segment; under the append lock.
 cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_timestamp_ms, int64_t last_offset,
                       int64_t now_ms) noexcept nogil
-# Add a new active segment at the log end, under the append lock. 0 or -errno; *snapshot is filled for store_snapshot.
+# Add a new active segment at new_base, the log end; under the append lock. 0 or -errno; fills *snapshot.
 cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms,
                           PendingSnapshot *snapshot) noexcept nogil
 cdef void take_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcept nogil       # under the append lock

@@ -1,6 +1,6 @@
 """Roll and retention of a partition's segments: UnifiedLog.maybeRoll with its producer snapshot, deleteOldSegments.
 
-Readers keep the view they hold.
+Readers keep the view that they acquired.
 """
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -20,7 +20,7 @@ from kbroker.log.segment._segment cimport (
 # ---------------------------------------------------------------------------------------------------------------- roll
 
 cdef enum:
-    DELETED_AT_ONCE = 16        # segments: appends wait while their files are renamed
+    DELETED_AT_ONCE = 16        # segments at a time, since appends wait while their files are renamed
 
 
 cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_timestamp_ms, int64_t last_offset,
@@ -167,7 +167,7 @@ cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogi
 
 
 cdef int32_t delete_some(Partition *partition, int64_t now_ms, bint *has_more) noexcept nogil:
-    """Delete the oldest segments that are due, at most DELETED_AT_ONCE; return their number, or an error."""
+    """Delete the oldest segments that are due, at most DELETED_AT_ONCE; return their number, or -errno."""
     cdef LogSegment *deleted[DELETED_AT_ONCE]
     cdef SegmentList *kept
     cdef SegmentList *old
@@ -203,7 +203,7 @@ cdef int32_t delete_some(Partition *partition, int64_t now_ms, bint *has_more) n
             for slot in range(kept.count):
                 kept.segments[slot] = segment_retain(old.segments[slot + count])
             if atomic_load(&partition.log_start) < kept.segments[0].base_offset:
-                # Set first: readers then return OFFSET_OUT_OF_RANGE.
+                # Set before the files are renamed, so that readers return OFFSET_OUT_OF_RANGE.
                 atomic_store(&partition.log_start, kept.segments[0].base_offset)
             for slot in range(count):
                 segment = segment_retain(old.segments[slot])
@@ -225,7 +225,7 @@ cdef int32_t delete_some(Partition *partition, int64_t now_ms, bint *has_more) n
             advance_watermarks(partition)       # keeps the last stable offset at or above the start
             stable_moved = atomic_load(&partition.last_stable) > stable
     mutex_unlock(&partition.append_lock)
-    for slot in range(deleted_count):           # not under the lock: threads that wait for it get it meanwhile
+    for slot in range(deleted_count):           # without the lock, so that appends continue meanwhile
         if partition.directory is not NULL:
             segment_path(deleted[slot], b".snapshot", path)
             io_unlink(path)

@@ -1,4 +1,4 @@
-"""Checks of a record batch before it is appended (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no file."""
+"""Checks of a record batch before it is appended. Pure: no lock, no file."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker.log._partition cimport LogConfig
@@ -15,7 +15,7 @@ cdef struct BatchCheck:
     int32_t *bad_records        # malloc'ed, freed by the caller: all refused records, or NULL
     int32_t bad_count
     bint before_log             # refused as a request, before the log was checked
-    int64_t taken_bytes  # bytes of the data that were used; the bytes after them are not a batch and are ignored
+    int64_t taken_bytes  # size of the batch in the data; trailing bytes that are not a batch are ignored
     int64_t size_bytes          # of the batch as stored
     char *data                  # the batch as stored: rebuilt, or in the caller's bytes
     char *rebuilt               # malloc'ed, freed by the caller: the batch in the topic's codec; NULL: patched in place
@@ -36,8 +36,8 @@ cdef void accept_prevalidated_batch(
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
 # Return the size of the whole batch at data, 0 when the bytes end too early, -1 when they are not a batch.
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil
-# Return whether the bytes begin with a batch whose length wraps below zero once its offset and length are added: Kafka
-# fails on it, and refuses the whole request.
+# Return whether the bytes begin with a batch whose size, the length field plus 12, overflows an int32: Kafka fails on
+# it, and refuses the whole request.
 cdef bint has_wrapped_length(const char *data, int64_t size_bytes) noexcept nogil
 # Return whether Kafka fails on a client's bytes for a partition that exists, and refuses the whole request: for such a
 # length after the first batch, or an unknown codec before the version that has zstd.

@@ -27,15 +27,15 @@ from kbroker.protocol._records cimport (
 )
 
 cdef enum:
-    LEGACY_OVERHEAD = 14        # smallest size field of any format
+    LEGACY_OVERHEAD = 14        # smallest length field of any format
     UP_TO_MAGIC = 17
     MAX_BAD_RECORDS = 8192      # Kafka reports all; a response must not be many times larger than its request
 
-cdef struct RecordsForm:        # of sound records, for a batch that is rebuilt
-    int64_t largest_ms          # timestamp; -1: none is above it
+cdef struct RecordsForm:        # facts of valid records, with which a batch is rebuilt
+    int64_t largest_ms          # largest timestamp, at least -1
     int64_t first_ms            # timestamp of the first record
     bint is_consecutive         # their offsets count from the base offset
-    bint is_below_zero          # a timestamp is below -1, which represents none
+    bint is_below_zero          # a timestamp is below -1 (which means none)
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -145,7 +145,7 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
         if config.compacted and record.key_bytes < 0:
             note_bad_record(out, slot)          # Kafka checks the timestamp only of records with a key
         elif not config.log_append_time and timestamp != -1:
-            # Kafka's subtraction wraps; these comparisons give the same result without it.
+            # Kafka's subtraction wraps; these comparisons give the same result without wrapping.
             if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
                     or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
                 bad_time = True
@@ -234,7 +234,7 @@ cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *con
 cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
                         const RecordsForm *form, Clock *clock, int64_t now_ms, const LogConfig *config,
                         bint is_client, BatchCheck *out) noexcept nogil:
-    """Apply the topic's codec and timestamps to a valid batch; return its facts."""
+    """Apply the topic's codec and timestamp type to a valid batch; set its facts in out."""
     cdef int16_t attributes
     cdef int64_t max_timestamp = form.largest_ms
     if codec_in_log(header, config) != header.attributes & CODEC_MASK:
@@ -259,7 +259,7 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
 
 cdef void check_request(const char *data, int64_t size_bytes, int64_t total, int16_t api_version, bint is_client,
                         BatchCheck *out) noexcept nogil:
-    """Check the bytes that the request has for the partition; total: of whole_batch_bytes."""
+    """Check the request's bytes for the partition; total: the result of whole_batch_bytes."""
     cdef int64_t after
     cdef int32_t codec
     if total < 0:
@@ -308,7 +308,7 @@ cdef void check_header(const char *data, int64_t total, const LogConfig *config,
 
 
 cdef inline void note_header(const BatchHeader *header, int64_t largest_ms, RecordsForm *out) noexcept nogil:
-    """Note the form of records that agree with their header."""
+    """Set the form of records that agree with their header."""
     out.largest_ms = largest_ms
     out.first_ms = header.base_timestamp_ms
     out.is_consecutive = True
@@ -337,7 +337,7 @@ cdef void check_body(char *data, BatchHeader *header, Clock *clock, int64_t now_
         else:
             check_records(unpacked, unpacked_bytes, header, now_ms, config, &form, out)
     if out.error == 0 and codec != 0 and not form.is_consecutive and codec_in_log(header, config) == codec:
-        # A batch that gets another codec is rebuilt with the right offsets. In its own codec, Kafka does not keep them.
+        # A batch that gets another codec is rebuilt with the right offsets; Kafka refuses one that keeps its codec.
         refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
     if out.error == 0:
         make_storable(data, header, unpacked, unpacked_bytes, &form, clock, now_ms, config, is_client, out)

@@ -36,7 +36,7 @@ K = TypeVar("K")
 
 
 class CorruptFileError(UserError, OSError):
-    """A damaged state file; the message has file, line and fault."""
+    """A damaged state file; the message names the file, the line and the fault."""
 
 
 class MetaPropertiesMismatch(ValueError):
@@ -114,8 +114,8 @@ def _decimal(text: str, bits: int) -> int:
 class CheckpointFile(Generic[K]):
     """Kafka's checkpoint text format: version, number of entries, one space-separated entry per line.
 
-    Args: ``path`` of the file; ``format_key`` gives the fields of a line before its offset; ``parse_key`` reads them
-    back and raises ValueError.
+    Args: ``path`` of the file; ``format_key`` returns the fields of a line before its offset; ``parse_key`` converts
+    them back, or raises ValueError.
     Attributes: ``offsets``: as last read or written; empty before.
     """
 
@@ -187,12 +187,12 @@ def _parse_epoch(fields: list[str]) -> int:
 
 
 def offset_checkpoint(path: Path) -> CheckpointFile[TopicPartition]:
-    """A file of offsets per (topic, partition): recovery points, log starts, high watermarks."""
+    """Return the file of offsets per (topic, partition): recovery points, log starts, high watermarks."""
     return CheckpointFile(path, lambda key: key, _parse_topic_partition)
 
 
 def leader_epoch_checkpoint(path: Path) -> CheckpointFile[int]:
-    """The file of start offsets per leader epoch of one partition."""
+    """Return the file of start offsets per leader epoch of one partition."""
     return CheckpointFile(path, lambda epoch: (epoch,), _parse_epoch)
 
 
@@ -206,9 +206,9 @@ def read_leader_epochs(folder: str | Path) -> list[tuple[int, int]]:
 
 
 def read_txn_checkpoint(folder: str | Path) -> tuple[int, dict[int, tuple[int, int]], int]:
-    """Read the sums of a partition's transaction indexes; a missing or unreadable file covers no segment.
+    """Read the checksums of a partition's transaction indexes; a missing or unreadable file covers no segment.
 
-    Returns: the end (segments based at or past it are not covered); by base offset the number of entries and the
+    Returns: the end (segments that begin at or after it are not covered); by base offset the number of entries and the
     CRC-32C of each covered index that is not empty; the CRC-32C of the file, -1 when it is missing.
     """
     try:
@@ -260,7 +260,7 @@ def uuid_from_text(text: str) -> uuid.UUID:
 
 
 class MetaProperties(NamedTuple):
-    """Owner of a log folder (``meta.properties``). ``version``: 0 of a folder that Kafka used with ZooKeeper."""
+    """Owner of a log folder (``meta.properties``). ``version`` 0: Kafka used the folder with ZooKeeper."""
 
     cluster_id: str
     node_id: int
@@ -363,7 +363,7 @@ def read_moved_from(folder: Path) -> list[uuid.UUID]:
 
 
 def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
-    """Return the content of the file, without the line break at its end that Kafka adds."""
+    """Return the content of partition.metadata, without Kafka's line break at the end."""
     return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
 
 

@@ -1,6 +1,6 @@
 """Log of failed appends, reads and syncs of the native handlers, which clients received as KAFKA_STORAGE_ERROR.
 
-Threads: ``FailedIo.look`` one at a time for each folder; the counts any.
+Threads: ``FailedIo.look`` one at a time for each folder; ``totals`` any.
 """
 
 import os
@@ -25,7 +25,7 @@ class FailedIo:
 
     A sync that failed because descriptors or memory were exhausted is repeated, since clients wait for it.
 
-    Args: ``hosted``: the partitions; ``log_dirs``: their folders; ``clock``: the clock.
+    Args: ``hosted``: the partitions; ``log_dirs``: their folders.
     """
 
     def __init__(self, hosted: PartitionRegistry, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:

@@ -18,7 +18,7 @@ WAYS_OUT = "stop it, or use another folder: log.dirs, `kbroker serve --data-dir 
 LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far after the pid
 
 # A record lock does not exclude its own process, and closing any descriptor of the file releases it. This table lists
-# the lock files of the process by inode. It is process state by nature, as the lock itself is.
+# the lock files of the process by inode. It belongs to the process, as the locks do.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
 

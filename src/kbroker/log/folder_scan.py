@@ -75,7 +75,7 @@ class StartReport:
 class FolderScan:
     """The folders of partitions in all log folders.
 
-    Args: ``topics`` of the metadata; ``report`` takes the findings.
+    Args: ``topics``: those of the metadata; ``report``: receives the findings.
     """
 
     def __init__(self, log_dirs: Sequence[LogDir], topics: Collection[TopicLogs], report: StartReport) -> None:

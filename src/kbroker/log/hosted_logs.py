@@ -1,7 +1,7 @@
 """Table of the partitions that a broker hosts, with their log folders, and the handling of disk failures.
 
-Threads: every method from any thread. Locks: ``PartitionEntry.lock`` is held while a partition is deleted, or is given
-its future folder, which may wait for a disk; ``PartitionRegistry.lock``, a leaf, guards the table.
+Threads: every method from any thread. Locks: ``PartitionEntry.lock`` is held while a partition is deleted, or moved to
+its future folder, either of which may wait for a disk; ``PartitionRegistry.lock``, a leaf, guards the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class FutureReplica:
-    """A copy of a partition in another log folder, which will replace it.
+    """A copy of a partition in another log folder, which will replace the present one.
 
     ``copied``: bytes by base offset of the segment; ``sealed``: base offsets of the segments that are complete;
     ``formers``: ids of offline log folders that earlier moves have left, which may still have the partition.
@@ -51,7 +51,7 @@ class FutureReplica:
 class PartitionEntry:
     """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted.
 
-    ``flushed_ms``: when it was last flushed by time; ``future``: its copy while it is moved; ``lock`` guards its place:
+    ``flushed_ms``: when it was last flushed by time; ``future``: its copy while it is moved; ``lock`` guards
     ``log_dir`` and ``future``.
     """
 
@@ -81,7 +81,7 @@ class PartitionEntry:
 
 
 class PartitionRegistry:
-    """The table of partitions."""
+    """Table of the partitions in service."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -117,7 +117,7 @@ class PartitionRegistry:
         self._refuse_if_offline(hosted)
 
     def remove(self, key: TopicPartition) -> PartitionEntry:
-        """Take a partition out of service; requests then find it unknown. Raises: KeyError."""
+        """Take a partition out of service, close its log without a flush, and return it. Raises: KeyError."""
         with self.lock:
             hosted = self._table.pop(key)
             self.set_future(hosted, None)
@@ -128,7 +128,7 @@ class PartitionRegistry:
         return hosted
 
     def set_future(self, hosted: PartitionEntry, future: FutureReplica | None) -> None:
-        """Begin a move, or end it."""
+        """Begin a move to ``future``, or end the move (None)."""
         with self.lock:
             if hosted.future is not None:
                 self._count(hosted.future.log_dir, -1)
@@ -164,7 +164,7 @@ class PartitionRegistry:
         """Close the partitions of a folder; None: those in memory.
 
         A log that has failed, for example because the disk is full, is closed without a flush, which would fail again.
-        Returns: the partitions, and whether all are on the disk.
+        Returns: the partitions, and whether all were closed with their records on the disk.
         """
         entries = [row for row in self.items() if row[1].log_dir is log_dir]
         is_flushed = True
@@ -189,11 +189,11 @@ class PartitionRegistry:
     def guarded(
         self, hosted: PartitionEntry, kind: str, key: TopicPartition, action: Callable[[], T]
     ) -> tuple[bool, T | None]:
-        """Run a partition's disk work. A full disk is logged; another I/O error takes the folder offline.
+        """Run a partition's disk work and log its failure, which takes the folder offline unless it is temporary.
 
         Args: ``kind`` of work and ``key`` of the partition, for the log.
 
-        Returns: whether the action succeeded, and its result.
+        Returns: True and the result of the action; False and None after a failure.
         """
         try:
             return True, action()
@@ -204,7 +204,7 @@ class PartitionRegistry:
         return False, None
 
     def note_failed(self, key: TopicPartition, kind: str, error: OSError) -> None:
-        """Treat the failure of a partition's disk work as ``guarded`` does; that of a deleted partition is logged."""
+        """Handle the failure of a partition's disk work as ``guarded`` does; for a deleted partition only log it."""
         hosted = self.find(key)
         if hosted is None:
             logger.info("%s of %s-%d: %s", kind, *key, error)
@@ -219,7 +219,7 @@ class PartitionRegistry:
             self.note_failure(hosted.log_dir, what, error, kind)
 
     def flush_again(self, folder: str) -> None:
-        """Queue the flush of the partition with this folder name again: it could not be tried."""
+        """Queue the flush of the partition with this folder name again, after it could not be tried."""
         key = parse_partition_folder(folder)
         hosted = self.find(key) if key is not None else None
         if hosted is not None and hosted.log_dir is not None:

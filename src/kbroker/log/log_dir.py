@@ -188,7 +188,7 @@ class LogDir:
         return self.owner.directory_id
 
     def _read(self, name: str) -> CheckpointFile[TopicPartition]:
-        """Read a checkpoint; without it everything is read from the logs, as after an unclean stop."""
+        """Read a checkpoint; if it is unreadable, all logs are checked as after an unclean stop."""
         checkpoint = checkpoints.offset_checkpoint(self.path / name)
         try:
             checkpoint.read()

@@ -19,7 +19,7 @@ IN_MEMORY = "memory"  # path of the log folder when logs are kept in memory
 
 
 class Replica(NamedTuple):
-    """A replica in a log folder. ``offset_lag`` of a future replica, the offsets that it lacks."""
+    """A replica in a log folder. ``offset_lag``: the number of offsets that a future replica lacks, else 0."""
 
     size_bytes: int
     offset_lag: int
@@ -57,7 +57,7 @@ class LogDirs(NamedTuple):
         return epochs.pop() if len(epochs) == 1 else -1
 
     def mark_untouched(self, broker_epoch: int) -> None:
-        """Write the clean-shutdown marks again if the broker opens no log: they stay true if it is killed.
+        """Write the clean-shutdown marks again, for a broker that opens no log: a kill then leaves its folders clean.
 
         Args: ``broker_epoch``: -1 for the one that each mark had.
         """

@@ -1,7 +1,7 @@
 """Periodic tasks of all partitions: retention, flushes by time, expiry of idle producers, checkpoints.
 
-With several log folders each has its own thread for its tasks, so that a folder whose disk does not respond delays
-those of no other.
+With several log folders each has its own thread for its tasks, so that a disk that does not respond delays only the
+tasks of its folder.
 
 Threads: those of the schedulers, and those of callers that run a task at once. Lock: ``LogDir.checkpoints_lock``.
 Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets``.
@@ -38,8 +38,7 @@ class LogTasks:
         hosted: the partitions.
         log_dirs: the log folders; none: in memory, nothing is written.
         scheduler: runs the tasks, unless there are several folders.
-        config: the broker's configuration.
-        clock: the clock.
+        config, clock: of the broker.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class LogTasks:
         self._each(folders, "producer expiration", PartitionLog.expire_producers)
 
     def late_transactions(self) -> int:
-        """Count partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes."""
+        """Count partitions with an open transaction without a batch for transaction.max.timeout.ms and five minutes."""
         max_timeout_ms, now_ms = self._config.integer("transaction.max.timeout.ms"), self._clock.wall_ms()
         return sum(
             not hosted.log.is_closed and hosted.log.has_late_transaction(now_ms, max_timeout_ms)
@@ -194,7 +193,7 @@ class LogTasks:
     ) -> Collection[TopicPartition]:
         """Write the ends of compactions in the folders of ``keys`` (None: in all).
 
-        Returns: the partitions whose offsets are on the disk now; in memory there is none to write.
+        Returns: the partitions whose offsets are on the disk now; in memory, all of them.
         """
         if not self._dirs:
             return offsets().keys()

@@ -53,8 +53,8 @@ class LogManager:
     """Owner of the log folders and the partitions in them.
 
     Args:
-        log_dirs: folders of the data; with none, nothing is kept on disk. The one of the metadata log must be usable:
-            that of metadata.log.dir, which need not be among them, or else the first.
+        log_dirs: the log folders; empty: all logs are in memory. The folder of the metadata log must be usable:
+            that of metadata.log.dir, which need not be among ``log_dirs``, or else the first.
         clock: drives every task; None: the system clock.
         config: the broker's configuration.
     Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
@@ -68,13 +68,13 @@ class LogManager:
         self._closed = False
         self._is_starting = self._is_started = False
         self._unsound: set[LogDir | None] = set()
-        self.lost_offsets = 0  # found by the latest start
+        self.lost_offsets = 0  # number that the latest start found
         self.broker_epoch = -1  # of this start, for the clean-shutdown mark
         #: Returns the leader epoch of a partition, which its new batches get.
         self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
         self._note_lock = threading.Lock()  # held while the note of deletions changes, and is written
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
-        self._unforgotten: set[TopicPartition] = set()  # deleted partitions that checkpoints may have
+        self._unforgotten: set[TopicPartition] = set()  # deleted partitions that checkpoints may still have
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
@@ -186,7 +186,7 @@ class LogManager:
     def _flushed_dirs(self) -> Sequence[LogDir | None]:
         """Flush the folders, each on its own thread; return them, those whose flusher did not end in time last.
 
-        So a disk that does not respond keeps no other folder open.
+        A disk that does not respond thus does not delay the close of the other folders.
         """
         if self.opened is None:
             return [None]
@@ -422,7 +422,7 @@ class LogManager:
         self._write_note(added=topic_ids)
 
     def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Remove topics from the note, which the metadata could not delete."""
+        """Remove topics that the metadata could not delete from the note."""
         self._write_note(removed=topic_ids)
 
     def _write_note(

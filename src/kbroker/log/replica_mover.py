@@ -91,7 +91,7 @@ class ReplicaMover:
             self.scheduler.start()
 
     def close(self) -> None:
-        """End the step in progress; the next start begins unfinished moves again."""
+        """Wait for the step in progress, without its throttle; the next start begins unfinished moves again."""
         with self._close_lock:
             self._is_closed = True
         self._throttle.set_rate(0)
@@ -340,7 +340,7 @@ def _note_formers(folder: Path, formers: Sequence[uuid.UUID]) -> None:
 
 
 def _take_back(future: FutureReplica, key: TopicPartition) -> None:
-    """Rename a copy that got the partition's name and cannot be used. Raises: OSError.
+    """Rename a copy that got the partition's name and cannot be used, durably. Raises: OSError.
 
     The next start would otherwise take it for the later one, and remove the folder in use.
     """
@@ -393,7 +393,7 @@ def _write(file: FileIO, data: bytes, position: int) -> None:
 
 
 def _offset_at(folder: Path, segment: SegmentFacts, position: int) -> int:
-    """Return an offset whose batch is in the first bytes of a segment, by its index; near enough to compute a lag."""
+    """Return the last offset that the index has before a position, else the base offset: an estimate for a lag."""
     low, high, found = 0, segment.offset_entries, 0
     try:
         with open(folder / f"{segment.base_offset:020}.index", "rb", 0) as file:

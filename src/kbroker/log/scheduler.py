@@ -67,7 +67,7 @@ class Scheduler:
         self._closed = False
 
     def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> ScheduledTask:
-        """Run ``run`` after ``delay_ms``, then every ``period_ms`` if that is positive.
+        """Run ``run`` after ``delay_ms``, then ``period_ms`` after the end of each run if that is positive.
 
         Raises: ValueError for a negative delay or period; RuntimeError once closed.
         """

@@ -1,6 +1,6 @@
 """Logs of a member, which opens none: all partitions are offline here, and folders of the data stay as they are.
 
-So the clean-shutdown marks of the folders stay true while the broker runs, and a kill of it is not an unclean stop.
+Thus the clean-shutdown marks of the folders stay true while the broker runs, and a kill is not an unclean stop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UnhostedLogs:
         self._manager = manager
 
     def start(self, topics: Iterable[TopicLogs]) -> None:
-        """Open nothing."""
+        """Open no log; start the scheduler."""
         self._manager.scheduler.start()
 
     @property

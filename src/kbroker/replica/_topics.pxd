@@ -1,7 +1,7 @@
 """Topics for the native handlers: an immutable table, swapped whole, counted.
 
-A table holds a count on every partition in it. A caller that keeps a partition beyond the request takes its
-own count.
+A table has a reference to every partition in it. A caller that keeps a partition beyond the request acquires its
+own.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.sync cimport AtomicI64
@@ -21,7 +21,7 @@ cdef struct Topic:
     char *name                  # owned, not terminated
     int32_t name_bytes
     char id[16]
-    Partition **partitions      # owned counts; index = partition number; NULL: this node does not lead it, or no log
+    Partition **partitions      # each counted, by partition number; NULL: another node leads it, or it has no log
     Foreign *foreign            # by partition number. NULL: the node is the only replica of all partitions
     int32_t partition_count
     bint is_internal
@@ -44,6 +44,6 @@ cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 cdef inline Foreign *topic_foreign(const Topic *topic, int32_t index, int32_t node_id) noexcept nogil:
     return &topic.foreign[index] if topic.foreign != NULL and topic.foreign[index].leader != node_id else NULL
 
-# Build a table for a node from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded and
-# registrations.
+# Build a table for a node from views with name, topic_id, partitions, registrations, is_internal and
+# is_unrecorded.
 cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL

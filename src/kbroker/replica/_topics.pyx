@@ -73,7 +73,7 @@ cdef void link(TopicTable *table, int32_t index) noexcept nogil:
 
 
 cdef int fill_foreign(Topic *topic, list logs, tuple registrations, int32_t node_id) except -1:
-    """Note leaders and ISR; a topic whose only replica is on this node has no such list."""
+    """Set topic.foreign to leaders and ISR; a topic with its only replicas on this node has none."""
     cdef PartitionLog log
     cdef Foreign *foreign
     cdef int32_t k, i
@@ -119,9 +119,9 @@ cdef int fill(Topic *topic, object view, int32_t node_id) except -1:
 
 
 cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL:
-    """Return a table of topics.
+    """Return a table of topics for a node.
 
-    Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``.
+    Args: views: see the .pxd; ``topic_id`` is a uuid.UUID, ``partitions`` has a PartitionLog or None by number.
     """
     cdef list all_views = list(views)
     cdef int32_t count = <int32_t>len(all_views)
@@ -152,5 +152,5 @@ cdef TopicTable *topic_table_build(object views, int32_t node_id) except NULL:
 
 
 def partition_key(PartitionLog log not None) -> int:
-    """Return the high half of the key of a partition in a signal of appends; the low half is 0."""
+    """Return the high half of the key of a partition in the signal of appends; the low half is 0."""
     return <int64_t>log.partition

@@ -1,5 +1,5 @@
-"""Selection of the records of a batch that compaction keeps, by the offset of the last record of each key in a log's
-dirty part, and of the data of aborted transactions.
+"""Selection of the records of a batch that compaction keeps: by the offset of the last record of each key in a log's
+dirty part, and without the data of aborted transactions.
 
 Source: MemoryRecords.filterTo, Cleaner.cleanInto, CleanedTransactionMetadata. One thread at a time.
 """
@@ -17,12 +17,12 @@ cdef struct OffsetSlot:         # 24 bytes, like Kafka's SkimpyOffsetMap
 
 cdef struct OffsetMap:
     OffsetSlot *slots           # owned
-    int64_t most_slots          # limit from the given memory
+    int64_t most_slots          # limit of capacity, from the given memory
     int64_t capacity            # current number of slots: as many as the round needs
     int64_t limit               # maximum number of keys: capacity times the load factor
     int64_t entries
     double load_factor
-    uint64_t secret[2]          # of the hash, so that clients cannot choose keys that collide
+    uint64_t secret[2]          # key of the hash, so that clients cannot choose keys that collide
 
 # Hash a key: keys are distinguished by 128 bits of SipHash-2-4 alone, as Kafka does with MD5.
 cdef void key_hash(const char *key, int64_t size_bytes, const uint64_t *secret, uint64_t *out) noexcept nogil
@@ -33,7 +33,7 @@ cdef void offset_map_destroy(OffsetMap *map) noexcept nogil
 cdef bint offset_map_reset(OffsetMap *map, int64_t keys) noexcept nogil
 # Put a key; false: the map is full and does not contain it
 cdef bint offset_map_put(OffsetMap *map, const char *key, int32_t size_bytes, int64_t offset) noexcept nogil
-# -1: not in the map
+# Return the last offset of a key, -1 if the key is not in the map
 cdef int64_t offset_map_get(const OffsetMap *map, const char *key, int32_t size_bytes) noexcept nogil
 
 cdef enum:
@@ -66,12 +66,12 @@ cdef struct BatchFilter:        # for one round; used by one thread
     int64_t records_kept
 
 cdef void filter_free(BatchFilter *filter) noexcept nogil
-# Take ownership of rows.
+# Set the active producers. Takes ownership of rows.
 cdef void filter_set_producers(BatchFilter *filter, ProducerFacts *rows, int64_t count) noexcept nogil
-# Write to cleaned the rest of the batch, if any. 0, CLEAN_CORRUPT or -errno
+# Append to cleaned what the rules leave of the batch, if anything. 0, CLEAN_CORRUPT or -errno
 cdef int32_t filter_batch(BatchFilter *filter, const char *data, const BatchHeader *header,
                           CleanedSegment *cleaned) noexcept nogil
-# Return the records of a batch: in its own bytes, or *owned (malloc'ed). 0, CLEAN_CORRUPT or -errno
+# Set *records to the records of a batch: in its own bytes, or in *owned (malloc'ed). 0, CLEAN_CORRUPT or -errno
 cdef int32_t unpack_records(const char *data, const BatchHeader *header, char **owned, const char **records,
                             int64_t *size_bytes) noexcept nogil
 cdef int32_t control_type_of(const char *data, const BatchHeader *header) noexcept nogil      # -1: none
@@ -79,10 +79,10 @@ cdef int32_t control_type_of(const char *data, const BatchHeader *header) noexce
 # Load all aborted transactions that overlap [start, end). 0 or -errno
 cdef int32_t tracker_load(TxnTracker *tracker, SegmentList *view, int64_t start, int64_t end) noexcept nogil
 cdef void tracker_free(TxnTracker *tracker) noexcept nogil
-# 1: the batch's transaction was aborted; 0: it was not; -ENOMEM
+# Track a data batch. 1: its transaction was aborted; 0: it was not; -ENOMEM
 cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) noexcept nogil
-# 1: no data of the marker's transaction remains, so it may be removed; 0: some does; -ENOMEM. control_type -1: an
-# emptied control batch. An aborted transaction whose marker stays is added to the new segment's transaction index
+# Track a control batch. 1: no data of its transaction remains, so it may be removed; 0: some does; -ENOMEM.
+# control_type -1: an emptied batch. An aborted transaction whose marker stays is added to cleaned's transaction index
 # (cleaned may be NULL).
 cdef int32_t tracker_read_marker(TxnTracker *tracker, const BatchHeader *header, int32_t control_type,
                                  CleanedSegment *cleaned) noexcept nogil

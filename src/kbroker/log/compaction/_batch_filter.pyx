@@ -299,7 +299,7 @@ cdef void filter_set_producers(BatchFilter *filter, ProducerFacts *rows, int64_t
 
 
 cdef bint is_last_of_producer(const BatchFilter *filter, const BatchHeader *header) noexcept nogil:
-    """Return whether a batch has an active producer's last sequence, or, when there is none, its epoch in a marker."""
+    """Return whether a batch has an active producer's last offset, or is a marker of its epoch if it has no data."""
     cdef int64_t low = 0, high = filter.producer_count - 1, middle
     cdef const ProducerFacts *row
     while low <= high:
@@ -363,7 +363,7 @@ cdef bint begin_batch(BatchFilter *filter) noexcept nogil:
 
 cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
                          int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
-    """Write filter.batch with the old one's offsets, producer and epoch."""
+    """Append filter.batch to cleaned, with the offsets, producer and epoch of the old batch; return 0 or -errno."""
     cdef BatchHeader made = header[0]
     cdef int32_t rc
     cdef char *packed = NULL

@@ -6,7 +6,7 @@ from kbroker.log.log_types import CleanResult
 
 @final
 class ByteThrottle:
-    """Limit of the bytes that its users may read and write together.
+    """Limit of the rate at which its users together read and write.
 
     Args: `clock`: measures the time; `bytes_per_second`: 0 or less, or more than any disk has: no limit.
     Threads: any. Source: ``Throttler``.

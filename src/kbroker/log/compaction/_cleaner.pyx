@@ -58,7 +58,7 @@ cdef enum:
 cdef AtomicI64 never            # stays 0: a change of the rate ends the wait
 atomic_store(&never, 0)
 
-cdef double LONGEST_NS = 9e18   # limit of the wait that a rate near zero adds to a timestamp
+cdef double LONGEST_NS = 9e18   # limit of paid_ns, which a rate near zero would exceed
 
 cdef struct Throttle:          # one account; a thread waits until its bytes are paid for
     Clock *clock                # counted
@@ -72,7 +72,7 @@ cdef struct Throttle:          # one account; a thread waits until its bytes are
 
 
 cdef void throttle_take(Throttle *throttle, int64_t size_bytes, AtomicI64 *stop) noexcept nogil:
-    """Charge bytes and wait until all but BURST_NS worth of them are paid for; ``*stop`` ends the wait."""
+    """Charge bytes; if over BURST_NS is unpaid, wait until all is paid for, the rate changes, or ``*stop`` is set."""
     cdef int64_t now, changes, due
     cdef double cost
     if atomic_load(&throttle.is_limited) == 0 or size_bytes <= 0:
@@ -108,7 +108,7 @@ cdef void wake(void *arg) noexcept nogil:
 
 @cython.final
 cdef class ByteThrottle:
-    """Rate that cleaner threads share. See _cleaner.pyi."""
+    """Throttle of the threads that share it. See _cleaner.pyi."""
     cdef Throttle throttle
 
     def __cinit__(self, clock, double bytes_per_second=0.0):
@@ -160,7 +160,7 @@ cdef struct Round:
     BatchFilter filter
     int64_t first_dirty
     int64_t first_uncleanable
-    int64_t bytes_read          # of all segments rewritten
+    int64_t bytes_read          # of all rewritten segments
     int64_t bytes_written
     int32_t segments_before
     int32_t segments_after
@@ -422,7 +422,7 @@ cdef class Cleaner:
                 throttle_wake(&self.throttle.throttle)
 
     def _crash_before(self, int64_t step):
-        """Stop before the step with that number, from 1 (0: never), as a crash would. Returns: the steps left."""
+        """Stop before the step with that number, from 1 (0: never), as a crash would. Returns: the previous setting."""
         cdef int64_t left = self.crash.left
         self.crash.left = step
         return left

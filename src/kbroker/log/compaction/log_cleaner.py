@@ -93,7 +93,7 @@ class Dirt(NamedTuple):
 
 
 def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, now_ms: int) -> Dirt:
-    """Measure a partition.
+    """Measure the dirty part of a partition.
 
     Args: ``cleaned``: end of its last round; if it is outside the log's range the next round begins at the log start.
     Raises: OSError.
@@ -155,7 +155,7 @@ class LogCleaner:
         clock, config: of the broker.
         partitions: returns the compacted partitions.
         cleaned: ends of earlier rounds (``cleaner-offset-checkpoint``).
-        store: writes the ends of rounds, which it gets from the function, in the folders of the named partitions
+        store: writes the ends of rounds that its first argument returns, in the folders of the partitions in the second
             (None: in all), and returns those whose end is on disk; called before the first round of a partition, and
             after each round.
         failed: handles an OSError; decides whether the folder stays online.
@@ -212,7 +212,7 @@ class LogCleaner:
             scheduler.start()
 
     def close(self) -> None:
-        """End rounds in progress at their next batch, and wait for that."""
+        """End rounds in progress at their next batch, and wait for the threads."""
         with self._life_lock:
             if self._closed:
                 return
@@ -241,7 +241,7 @@ class LogCleaner:
             return self._cleaned.get(key)
 
     def forget(self, key: TopicPartition) -> None:
-        """Remove a deleted partition."""
+        """Remove the state and the cleaner offset of a deleted partition."""
         with self._lock:
             self._uncleanable.discard(key)
             known = self._cleaned.pop(key, None) is not None
@@ -249,7 +249,7 @@ class LogCleaner:
             self.write_offsets()
 
     def hold(self, key: TopicPartition) -> bool:
-        """Keep a partition from being cleaned until ``release``. Returns: False while a thread cleans it."""
+        """Keep a partition from being cleaned until ``release``. Returns: False if a thread cleans it or it is held."""
         with self._lock:
             if key in self._busy:
                 return False

@@ -9,7 +9,7 @@ cdef enum:
     PRODUCER_CHECK_DUPLICATE = -100
 
 cdef struct BatchFacts:         # header fields of a v2 batch, parsed once by the append
-    int64_t base_offset         # assigned
+    int64_t base_offset         # assigned by the append
     int64_t last_offset
     int32_t last_offset_delta
     int64_t producer_id
@@ -48,17 +48,17 @@ cdef struct ProducerFacts:      # a producer as described by DescribeProducers
 cdef ProducerState *producer_state_new() noexcept nogil
 cdef void producer_state_free(ProducerState *state) noexcept nogil
 cdef void producer_state_clear(ProducerState *state) noexcept nogil
-# 0: may be written (not yet applied); -100: duplicate, *duplicate is filled; else the Kafka error code (45, 47, 48, 52;
-# 56 when memory is exhausted). This reserves the memory for the apply, which therefore cannot fail after a successful
-# check. An end marker is checked as the coordinator's (47, 52, -1); recovery applies without a check.
+# Check a batch before the write. 0: it may be written; -100: duplicate, *duplicate is filled; else Kafka's error code
+# (45, 47, 48, 52; 56 when memory is exhausted). The check reserves the memory for the apply, which cannot fail after
+# it. An end marker is checked as the coordinator's (47, 52, -1); recovery applies without a check.
 cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil
 # Apply a batch after the write. True when a marker aborted a transaction: *aborted is then its .txnindex entry.
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil
-# Verify the batch of a producer whose transaction may not be open here: 0 and *guard (NO_GUARD: it is open), or 47; 56
+# Begin the verification of a transactional batch, unless its transaction is open here (*guard: NO_GUARD): 0, 47, or 56
 # when memory is exhausted. ``bumps_epochs``: the client uses transaction version 2.
 cdef int32_t producer_state_verify(ProducerState *state, int64_t producer_id, int16_t epoch, int32_t sequence,
                                    bint bumps_epochs, int64_t now_ms, int64_t *guard) noexcept nogil
-# Return whether a transaction has been open here for longer than max_timeout_ms and five minutes.
+# Return whether the oldest open transaction has had no batch for longer than max_timeout_ms plus five minutes.
 cdef bint producer_state_has_late_transaction(ProducerState *state, int64_t now_ms,
                                               int64_t max_timeout_ms) noexcept nogil
 # Return whether a batch that may be written aborts a transaction: *aborted is then the entry that apply will return.

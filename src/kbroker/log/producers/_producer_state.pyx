@@ -21,7 +21,7 @@ cdef enum:
     MAX_EPOCH = 32767
     UNKNOWN_TRANSACTION_VERSION = -1
 
-cdef int64_t LATE_TRANSACTION_MS = 300000    # longer than any time-out that a producer can request
+cdef int64_t LATE_TRANSACTION_MS = 300000    # beyond the longest time-out that a producer can request
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
 
 
 cdef bint begins_next(ProducerState *state, const BatchFacts *facts) noexcept nogil:
-    """Return whether the producer's verification is of the transaction that follows the one which a marker ends: with
+    """Return whether the producer's verification belongs to the transaction after the one that a marker ends: with
     transaction version 2 the client may begin it, with the marker's epoch, before the marker is written. None follows a
     marker of the largest epoch: the client continues with another producer id.
     """

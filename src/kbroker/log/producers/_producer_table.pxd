@@ -3,7 +3,7 @@
 Linear probing, deletion by shifting back; pointers keyed by producer id. The transactions are sorted by first offset:
 the ongoing ones, and the ended ones whose marker is not below the high watermark yet.
 
-Verifications are of producers whose next transactional batch is being verified: Kafka's VerificationStateEntry
+A verification belongs to a producer whose next transactional batch is being verified: Kafka's VerificationStateEntry
 (KIP-890). The table keeps a guard from the request to the transaction coordinator until the append. A marker, or the
 first batch of the transaction, removes it, so that an append that was verified for an older transaction is refused.
 
@@ -94,7 +94,7 @@ cdef ProducerState *table_new() noexcept nogil
 cdef void table_clear(ProducerState *state) noexcept nogil
 cdef void table_free(ProducerState *state) noexcept nogil
 
-# Return the producers in Kafka's snapshot format, version 1: malloc'ed bytes, or NULL when memory is exhausted.
+# Return the producers in Kafka's snapshot format, version 1: malloc'ed bytes; NULL: out of memory, or over 2 GiB.
 cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
 # Replace the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (state unchanged) or -errno.
 cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
@@ -109,7 +109,7 @@ cdef struct Verification:
     int64_t producer_id
     int64_t guard               # above 0, unique in the process
     int64_t timestamp_ms        # start of the transaction
-    int32_t lowest_sequence     # of the batches so far: a higher one must not overtake it
+    int32_t lowest_sequence     # lowest base sequence so far: a batch with a higher one must not overtake it
     int16_t epoch
     bint bumps_epochs           # each of the client's transactions has its own epoch (transaction version 2)
 

@@ -32,9 +32,9 @@ cdef struct LogSegment:
     int64_t created_ms
     AtomicI64 size_bytes        # readable bytes
     AtomicI64 max_timestamp_ms  # -1: none
-    AtomicI64 offset_of_max     # last offset of the batch that holds it
+    AtomicI64 offset_of_max     # last offset of the batch with this timestamp
     AtomicI64 is_deleted        # the file has, or will soon have, the suffix .deleted, or is removed
-    int64_t first_timestamp_ms  # largest of the first append, or -1 (roll by time); append lock
+    int64_t first_timestamp_ms  # largest timestamp of the first append, or -1 (roll by time); append lock
     int64_t bytes_since_index   # append lock
     Mutex lock                  # leaf: file, mappings
     Mutex aborted_lock          # leaf: aborted
@@ -50,7 +50,7 @@ cdef struct BatchReader:        # reader of consecutive batches of a file
     OpenFile *file              # counted
     int64_t at                  # position of the next batch
     int64_t limit               # end of the bytes to read
-    int64_t next_offset         # after the last batch
+    int64_t next_offset         # offset after the last batch
     Buffer buffer
     int64_t start               # position of the buffer in the file
     const char *batch           # in the buffer
@@ -89,7 +89,7 @@ cdef void segment_give_back(LogSegment *segment) noexcept nogil
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
                               int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil
 cdef int32_t segment_seal(LogSegment *segment) noexcept nogil  # writes the closing time entry and trims both indexes
-# Rename to .deleted, or unlink all files.
+# Rename the files to .deleted, or unlink them at once. 0, or the first -errno.
 cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
 # Find the first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none
 # below limit, -1 the bytes are not a batch, else -errno
@@ -111,7 +111,7 @@ cdef void batch_reader_advance(BatchReader *reader) noexcept nogil        # cont
 cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # with count slots, each NULL
 cdef SegmentList *segment_list_retain(SegmentList *segments) noexcept nogil
 cdef void segment_list_release(SegmentList *segments) noexcept nogil
-# -1: before the first segment
+# Return the slot of the segment for an offset; -1: before the first segment
 cdef int32_t segment_list_floor(const SegmentList *segments, int64_t offset) noexcept nogil
 
 cdef class OpenFileCache:       # Python's handle on a cache shared by partitions

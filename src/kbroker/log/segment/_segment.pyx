@@ -369,7 +369,7 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil:
     suffixes[0], suffixes[1], suffixes[2], suffixes[3] = b".log", b".index", b".timeindex", b".txnindex"
     deleted[0], deleted[1], deleted[2], deleted[3] = (
         b".log.deleted", b".index.deleted", b".timeindex.deleted", b".txnindex.deleted")
-    # Set first: a thread that misses the file by its old name checks it.
+    # Set first: a thread that does not find the file by its old name checks the flag.
     atomic_store(&segment.is_deleted, 1)
     for slot in range(4 if segment.directory is not NULL else 0):
         segment_path(segment, suffixes[slot], path)

@@ -9,7 +9,7 @@ cdef enum:
     SCAN_INDEX = 2              # add every batch to the indexes and the largest timestamp
     SCAN_STAMPS = 4             # update only the largest timestamp
     SCAN_PRODUCERS = 8          # replay into the producer state
-    SCAN_ABORTED = 16           # and enter aborted transactions into the transaction index
+    SCAN_ABORTED = 16           # with SCAN_PRODUCERS: enter aborted transactions into the transaction index
     SCAN_EPOCHS = 32
 
 cdef struct Scan:

@@ -136,10 +136,10 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
 
 cdef void judge_end(Partition *partition, LogSegment *segment, int64_t next_base, int32_t flags,
                     Scan *out) noexcept nogil:
-    """Check a gap before the last batch, whose offset may be wrong.
+    """Check a gap before the last batch; if the offset of the batch is wrong, end the scan before it.
 
-    It is wrong if it reaches past the next segment, and also in the last segment of a log that was never compacted,
-    where no later batch confirms it.
+    The offset is wrong if the batch reaches past the next segment, and also in the last segment of a log that was
+    never compacted, where no later batch confirms it.
     """
     if out.rc == 0 and out.gap_position >= 0 and (
             out.next_offset > next_base if next_base >= 0 else not partition.config.has_gaps):
@@ -196,7 +196,7 @@ cdef void note_first_timestamp(LogSegment *segment, OpenFile *file) noexcept nog
 
 cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_base, bint check_all,
                        Scan *out) noexcept nogil:
-    """Check a segment; its size and timestamps are published and its indexes sound when this returns with rc >= 0."""
+    """Check a segment, rebuild unsound indexes, and publish size and timestamps; after an error out.rc is below 0."""
     cdef int64_t file_bytes
     cdef OpenFile *file
     cdef char path[PATH_BYTES]
@@ -247,8 +247,7 @@ def end_of_batches(path: str) -> int:
 
 
 def finish_swaps(directory: str) -> None:
-    """Let compacted segments whose .log has the suffix .swap, which are complete, replace the segments they were made
-    from.
+    """Replace segments by the complete compacted ones that were made from them, whose .log has the suffix .swap.
 
     This can be repeated after another stop: the log is the last to get its name. Indexes without such a log are
     dropped.
@@ -336,7 +335,7 @@ def prefetch_folders(directories: list[str]) -> None:
 
 
 def tidy_folder(directory: str) -> tuple[list[int], list[int], bool]:
-    """Finish or drop interrupted work.
+    """Finish or drop interrupted replacements in a partition's folder, and remove leftover files.
 
     Returns: the bases of the segments, the offsets of the snapshots, and whether there is a leader-epoch-checkpoint.
     """

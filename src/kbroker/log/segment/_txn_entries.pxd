@@ -16,7 +16,7 @@ cdef enum:
 
 cdef struct TxnBlock:           # entries that are decoded without those before them
     int64_t position            # of the first entry
-    int64_t last_offset         # of the last entry; after a cut, of one that was behind it
+    int64_t last_offset         # at least that of the last entry, and equal to it before any cut
 
 cdef struct TxnEntries:         # zeroed: empty
     Buffer packed
@@ -27,7 +27,7 @@ cdef struct TxnEntries:         # zeroed: empty
 cdef struct TxnCursor:          # zeroed: before the first entry
     int64_t slot                # of the next entry
     int64_t position            # of the next entry
-    AbortedTxn entry            # before slot
+    AbortedTxn entry            # the one before slot
 
 
 cdef inline void txn_entries_free(TxnEntries *entries) noexcept nogil:
@@ -37,7 +37,7 @@ cdef inline void txn_entries_free(TxnEntries *entries) noexcept nogil:
 
 
 cdef inline bint txn_entries_reserve(TxnEntries *entries) noexcept nogil:
-    """Make memory for one more entry; false, with the entries unchanged, if memory is exhausted."""
+    """Reserve memory for one more entry; return False, with the entries unchanged, if memory is exhausted."""
     return buffer_reserve(&entries.packed, ENTRY_MAX_BYTES) and (
         entries.count % BLOCK_ENTRIES != 0 or array_reserve(&entries.blocks, entries.count // BLOCK_ENTRIES))
 

@@ -43,7 +43,7 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 # sound index can be used on a full disk. The end returns 1 when the file differed, 0 or -errno.
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
-# Return the sum of the current entries: 0 or -errno.
+# Set *out to the sum of the current entries: 0, TXN_INDEX_DAMAGED or -errno.
 cdef int32_t txn_index_sum(TxnIndex *index, TxnSum *out) noexcept nogil
 # Require this sum when the file is first read, which has not happened yet.
 cdef void txn_index_expect(TxnIndex *index, const TxnSum *expected) noexcept nogil

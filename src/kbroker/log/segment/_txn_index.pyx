@@ -150,7 +150,7 @@ cdef inline void end_comparison(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
-    """Write the file outside the lock, for which reads wait: there is one writer, who alone changes the count."""
+    """Write the file outside the lock, for which reads wait: there is one writer, which alone changes the count."""
     cdef char data[TXN_ENTRY_BYTES]
     cdef int32_t rc
     txn_entry_encode(entry, data)

@@ -137,7 +137,7 @@ class BatchFile:
             position += batch.size_bytes
 
     def next_valid(self, position: int, from_offset: int, up_to_offset: int) -> Batch | None:
-        """Return the first undamaged batch at or after ``position`` whose offsets lie in the range, or None."""
+        """Return the first undamaged batch at or after ``position`` whose offsets are in the range, or None."""
         while True:
             magic_at = self.data.find(b"\x02", position + 16)
             if magic_at < 0:
