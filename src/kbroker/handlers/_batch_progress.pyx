@@ -134,7 +134,7 @@ cdef void batch_take(BatchProgress *batch, NativeApisCore *native_apis, Request 
 
 
 cdef void hand_over(RequestQueue *queue, Request *head) noexcept nogil:
-    """Put a batch into a queue; it is closed when the queue is."""
+    """Put a batch into a queue; if the queue is closed, close the connection."""
     cdef Request *first = head
     if not request_queue_put(queue, &first, False):
         reject_batch(head)

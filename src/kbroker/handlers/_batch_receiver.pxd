@@ -16,7 +16,7 @@ cdef class BatchReceiver:
         Request *rest           # frames after it, owned, by batch_next
         int64_t batch_begun_ns
         int64_t begun_ns        # of the current frame
-        int64_t taken_ns[API_SLOTS]     # by the latest frames of each API; 0: none yet
+        int64_t taken_ns[API_SLOTS]     # time of the latest frames, by API; 0: none yet
     cdef void note_time(self, int64_t now) noexcept
     cdef InboundRequest next_of_batch(self, int64_t now)
     cdef InboundRequest next_batch(self, int64_t timeout_ns)

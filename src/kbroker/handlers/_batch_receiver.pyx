@@ -72,7 +72,7 @@ cdef class BatchReceiver:
         self.end_batch()
 
     cdef void note_time(self, int64_t now) noexcept:
-        """Note the time that the current frame has taken; a long one counts for several shorter ones after it."""
+        """Note the time of the current frame; after a long frame, the expected time halves with each shorter one."""
         cdef int64_t *expected_ns = &self.taken_ns[self.current.api_key]
         expected_ns[0] = max(1, now - self.begun_ns, expected_ns[0] // 2)
 

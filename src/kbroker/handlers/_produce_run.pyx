@@ -26,7 +26,7 @@ from kbroker.requests._native_types cimport (
 )
 
 cdef enum:
-    WEIGHT_BYTES = 256          # by which any request counts, whatever its size
+    WEIGHT_BYTES = 256          # added to the size of each request, which determines its share of the time
 
 cdef struct RunBatch:
     BatchProgress progress

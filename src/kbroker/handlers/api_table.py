@@ -24,7 +24,7 @@ _NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get th
 #: APIs of client telemetry, which need the decoder of its metrics.
 _TELEMETRY = frozenset({71, 72})
 
-#: Requests of these go to the active controller in a member of a cluster. Source: ``ApiKeys.forwardable``.
+#: APIs whose requests a member of a cluster forwards to the active controller. Source: ``ApiKeys.forwardable``.
 _FORWARDED = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
 
 #: APIs with a handler in ``kbroker.apis``. Its module has the name of the API's message table, and is imported at the
@@ -142,7 +142,7 @@ class KafkaApis:
         return ranges
 
     def find(self, key: int, version: int) -> ApiEntry | None:
-        """Return the entry that serves this version; None if unsupported, and the connection is then closed."""
+        """Return the entry that serves this version; None if it is unsupported: the caller closes the connection."""
         entry = self.entries.get(key)
         return entry if entry is not None and entry.min_served_version <= version <= entry.max_version else None
 

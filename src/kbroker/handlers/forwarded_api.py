@@ -30,8 +30,8 @@ def forward_unchanged(ctx: ApiContext, body: Body, request: RequestContext) -> F
 class ForwardedApi:
     """Handler of an API that forwards requests; no thread waits for the responses.
 
-    Args: ``prepare`` checks a request in this broker and decides about it: a `Forward`, or the body of the response;
-    ``failure`` builds the response of an error.
+    Args: ``prepare`` checks a request in this broker, and returns a `Forward` or the body of the response; ``failure``
+    builds the response of an error.
     Threads: any.
     """
 
@@ -40,7 +40,7 @@ class ForwardedApi:
         self._failure = failure
 
     def __call__(self, ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-        """Forward a request; the response of the controller completes it."""
+        """Forward a request, which the controller's response completes later, or return the response of ``prepare``."""
         found = self._prepare(ctx, body, request)
         if not isinstance(found, Forward):
             return found

@@ -28,7 +28,7 @@ class LongRequests:
     def put(self, serve: Callable[[], None], refuse: Callable[[], None]) -> None:
         """Serve a request after those before it.
 
-        Args: neither raises; ``refuse`` is called instead after ``stop``, and if the system has no more threads.
+        Args: both must not raise; ``refuse`` is called instead after ``stop``, and if no thread can be started.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -38,7 +38,7 @@ class LongRequests:
                 thread = new_thread("kafka-request-handler-long", self._run, "python-handler")
                 try:
                     thread.start()
-                except (RuntimeError, MemoryError):  # no more threads: the next of these requests tries again
+                except (RuntimeError, MemoryError):  # no more threads: the next long request tries again
                     logger.exception("a request cannot be served")
                     refuse()
                     return

@@ -32,9 +32,9 @@ MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; 
 class PendingResponse:
     """The one response of a request: the handler's, one that comes later, or an error. Threads: any.
 
-    ``quotas`` judge it before it is sent: the larger of their throttle time and the one that controller mutations, or
-    the records of a ShareFetch, put into its ThrottleTimeMs goes to the client, and its connection is muted for that
-    long (KIP-219).
+    ``quotas`` judge it before it is sent. The larger of their throttle time and the ThrottleTimeMs of the body (set by
+    controller mutations or the records of a ShareFetch) goes to the client, and its connection is muted for that long
+    (KIP-219).
     """
 
     def __init__(self, entry: ApiEntry, request: InboundRequest, quotas: ClientQuotaManagers) -> None:
@@ -148,7 +148,7 @@ class RequestHandlerPool:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """End the threads after their current requests; True if all did in time. The queue must be closed first."""
+        """End the threads after their current requests; return whether all ended in time. Close the queue first."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:

@@ -118,13 +118,13 @@ class ControllerChannel:
 
     @property
     def queue_size(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._queue)
 
     def send(self, api_key: int, body: Body, complete: Complete, *, version: int | None = None) -> None:
         """Send a request when its turn comes; ``complete`` is called exactly once, on the channel's thread.
 
-        After ``close`` it is called at once, on the caller's thread.
+        After ``close``, ``complete`` is called at once, on the caller's thread.
         Args: ``version``: None for the highest one that both sides support.
         """
         with self._changed:
@@ -162,7 +162,7 @@ class ControllerChannel:
             logger.exception("the response to a request of channel %s cannot be handled", self.name)
 
     def _serve(self, request: _Request) -> Outcome | None:
-        """Return the end of a request, or put it back, wait and return None."""
+        """Send a request and return its outcome, or put it back, wait and return None."""
         if self._clock.now_ms() - request.created_ms >= self._retry_timeout_ms:
             outcome = _failed(Errors.REQUEST_TIMED_OUT, "no controller took the request in time")
             return outcome._replace(queue_ms=self._retry_timeout_ms)

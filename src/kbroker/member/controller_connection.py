@@ -20,7 +20,7 @@ Connect = Callable[[Address], Connection]
 
 
 class ControllerConnections:
-    """Maker of connections to controllers. Raises: ConfigError for settings that no connection can use."""
+    """Factory of connections to controllers. Raises: ConfigError for settings that no connection can use."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._name, protocol = controller_listener(config)
@@ -61,6 +61,6 @@ class ControllerConnections:
         return connection
 
     def renew(self, connection: Connection) -> None:
-        """Renew the login of a connection that is about to expire (KIP-368). Raises: as `connect`."""
+        """Renew the login of a connection if it is about to expire (KIP-368). Raises: as `connect`."""
         if self._security is not None and connection.needs_renewal():
             self._security.authenticate(connection)

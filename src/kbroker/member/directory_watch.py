@@ -17,8 +17,8 @@ LOOK_EVERY_MS = 10_000
 class DirectoryWatch:
     """Report of failed log directories to the controller. Threads: one at a time.
 
-    Args: ``log_dirs``: those that were online at the start; ``home``: that of the metadata log, whose failure ends the
-    broker; ``on_failure`` is called with the reason then.
+    Args: ``log_dirs``: those that were online at the start; ``home``: that of the metadata log; ``on_failure``: ends
+    the broker, called with the reason if ``home`` fails.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class DirectoryWatch:
         self._on_failure = on_failure
 
     def look(self) -> None:
-        """Read each directory that is online, and report those for which that fails."""
+        """Read each directory that is online, and report those that cannot be read."""
         for log_dir in self._log_dirs:
             if log_dir.is_offline:
                 continue

@@ -34,10 +34,10 @@ from kbroker.protocol.records import RecordBatch, iter_batches
 logger = get_logger(__name__)
 
 READ_BYTES = 1024 * 1024
-MAX_BATCH_BYTES = 8 * 1024 * 1024  # of a leader's batch; the smallest segment of Apache Kafka has one
+MAX_BATCH_BYTES = 8 * 1024 * 1024  # maximum size of a batch: the smallest segment of Apache Kafka has one batch
 INDEX_BYTES = 64 * 1024
-PROGRESS_BYTES = 64 * 1024 * 1024  # of a snapshot, between two lines of the log
-NO_EPOCH = 0  # of an empty log, as Kafka's lastFetchedEpoch
+PROGRESS_BYTES = 64 * 1024 * 1024  # fetched bytes of a snapshot between two log lines
+NO_EPOCH = 0  # last epoch of an empty log, as Kafka's lastFetchedEpoch
 
 
 class _Segment:
@@ -64,12 +64,12 @@ class _Segment:
         self._index = [one for one in self._index if one[1] < position]
 
     def position_before(self, offset: int) -> int:
-        """Return the position of a batch at or below an offset, and at most INDEX_BYTES before it."""
+        """Return the position of the last indexed batch at or below an offset, 0 without one."""
         at = bisect_right(self._index, (offset, INT64_MAX)) - 1
         return self._index[at][1] if at >= 0 else 0
 
     def batches(self, offset: int) -> Iterator[RecordBatch]:
-        """Yield the batches from one at or below an offset on. Raises: ProtocolError, OSError."""
+        """Yield the batches, beginning with one at or below an offset. Raises: ProtocolError, OSError."""
         return _batches(self.path, self.position_before(offset), self.size_bytes)
 
     def remove(self) -> None:
@@ -83,14 +83,14 @@ class FollowerLog(SnapshotWriter):
 
     Args: ``log_dir``: the locked folder of the metadata log.
     Raises: OSError. Damaged batches and snapshots are removed.
-    Threads: one reads and appends, another writes snapshots. Lock: not held during a sync.
+    Threads: one reads and appends, another writes snapshots. Lock: its own, not held during a sync.
     """
 
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
         super().__init__(log_dir, config, clock)
         self._segment_bytes = config.integer("metadata.log.segment.bytes")
-        self._lock = threading.Lock()  # of the list of segments
-        self._descriptor = -1  # of the last segment, -1 until it is opened
+        self._lock = threading.Lock()  # guards the list of segments
+        self._descriptor = -1  # of the last segment's file, -1 until it is opened
         self._segments: list[_Segment] = []
         self._epochs: dict[int, int] = {}  # offset of the first batch of each leader epoch
         self._epoch_file = checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT)
@@ -130,7 +130,7 @@ class FollowerLog(SnapshotWriter):
                     file.truncate(segment.size_bytes)
         newest = max(self.snapshots(), default=None)
         if newest is not None and newest.end_offset > self.end_offset:
-            self.restart_at(newest)  # a crash between the snapshot and the removal of the log
+            self.restart_at(newest)  # after a crash between the snapshot and the removal of the log
         elif self._lacks_snapshot():
             logger.warning(
                 "%s: no snapshot of the records below %d; it is fetched again", self.folder, self.start_offset
@@ -166,7 +166,7 @@ class FollowerLog(SnapshotWriter):
         return True
 
     def remove_snapshot(self, snapshot: SnapshotFile, damage: str) -> None:
-        """Remove a damaged snapshot; a log that begins above the others is fetched again."""
+        """Remove a damaged snapshot; a log that begins above the remaining snapshots is fetched again."""
         logger.warning("%s cannot be used, and is removed: %s", snapshot.path, damage)
         snapshot.path.unlink()
         if self._lacks_snapshot():
@@ -214,7 +214,7 @@ class FollowerLog(SnapshotWriter):
             for batch in segment.batches(offset):
                 if batch.base_offset >= offset:
                     yield metadata_batch(batch)
-                if batch.last_offset + 1 >= end_offset:  # the records after it may be truncated meanwhile
+                if batch.last_offset + 1 >= end_offset:  # later batches may be truncated meanwhile
                     return
 
     # ------------------------------------------------------------ writing
@@ -222,9 +222,9 @@ class FollowerLog(SnapshotWriter):
     def append(self, records: bytes | memoryview, epoch: int) -> int:
         """Append the sound batches of a Fetch response; return the number of appended records.
 
-        Args: ``epoch``: the current one, above which no batch is valid. Nothing is synced: a leader counts no
-        observer. Raises: ProtocolError: the first batch is not sound, nothing is appended; OSError: either
-        nothing is appended, or the batches are, and only the epochs or the next segment are missing.
+        Nothing is synced, because a leader does not count observers.
+        Args: ``epoch``: the current one, above which no batch is valid. Raises: ProtocolError: the first batch is not
+        sound, nothing is appended; OSError: nothing is appended, or only the epochs or the next segment are missing.
         """
         segment = self._segments[-1]
         end_offset, size_bytes, last = segment.end_offset, 0, self.last_epoch
@@ -244,7 +244,7 @@ class FollowerLog(SnapshotWriter):
                 size_bytes += batch.size_bytes
         except ProtocolError as error:
             damage = f"a damaged batch: {error.message}"
-        if not sound:  # a damaged batch after sound ones begins the next response
+        if not sound:  # a damaged batch after sound ones is fetched again, and is then the first
             raise corrupt(f"expected sound records from offset {end_offset} on, found {damage}")
         self._write(segment, bytes(records[:size_bytes]))
         count, epochs = end_offset - segment.end_offset, len(self._epochs)
@@ -273,7 +273,7 @@ class FollowerLog(SnapshotWriter):
     def end_of_common(self, epoch: int, end_offset: int) -> int:
         """Return the end of the records that the leader has, too.
 
-        Args: ``epoch`` and ``end_offset``: the largest epoch up to that of this log that the leader has, and its end.
+        Args: ``epoch``: the leader's largest epoch that is at most this log's last one; ``end_offset``: its end there.
         """
         ends = [self.end_offset, *(start for later, start in self._epochs.items() if later > epoch)]
         if epoch in self._epochs:
@@ -355,7 +355,7 @@ class FollowerLog(SnapshotWriter):
         self._epoch_file.write(self._epochs)
 
     def read_quorum_state(self) -> QuorumState:
-        """Return leader and epoch that were written last; a damaged file counts as none."""
+        """Return the leader and epoch written last; without a sound file, no leader and the last epoch of the log."""
         try:
             found = quorum_state.read_quorum_state(self.folder)
         except CorruptFileError as error:
@@ -375,7 +375,7 @@ class FollowerLog(SnapshotWriter):
         return SnapshotFile(end_offset, epoch, path) if path.exists() else None
 
     def begin_snapshot(self, end_offset: int, epoch: int) -> SnapshotDownload:
-        """Return the download of a snapshot of the leader. Raises: OSError."""
+        """Begin the download of a snapshot from the leader, and return it. Raises: OSError."""
         return SnapshotDownload(SnapshotFile(end_offset, epoch, self.folder / snapshot_name(end_offset, epoch)))
 
 
@@ -391,7 +391,7 @@ def _batches(path: Path, position: int, end: int) -> Iterator[RecordBatch]:
                 yield batch
             if position == begin and not data:
                 raise corrupt(f"expected a batch at byte {position}, found the end of the file")
-            if position == begin:  # a batch is larger
+            if position == begin:  # the batch is larger than the piece
                 if most_bytes >= MAX_BATCH_BYTES:
                     raise corrupt(f"expected a batch of up to {MAX_BATCH_BYTES} bytes at byte {position}, found more")
                 most_bytes *= 2
@@ -403,7 +403,7 @@ class SnapshotDownload:
     def __init__(self, target: SnapshotFile) -> None:
         self.target = target
         self.size_bytes = 0
-        self._total_bytes = -1  # of the first part
+        self._total_bytes = -1  # as in the response with the first part, -1 before
         self._partial = target.path.with_name(target.path.name + PARTIAL_SUFFIX)
         self._file = self._partial.open("wb")
 
@@ -448,6 +448,6 @@ class SnapshotDownload:
 
     def abandon(self) -> None:
         """Remove the file."""
-        with contextlib.suppress(OSError):  # on a full disk, for bytes that are no longer needed
+        with contextlib.suppress(OSError):  # a full disk: the buffered bytes are no longer needed
             self._file.close()
         self._partial.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ ENVELOPE = 58
 TIMEOUT_MS = 60_000  # until a request fails without a controller
 HISTOGRAM_BYTES = 4000
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
-#: Maximum of one request, far below the usual socket.request.max.bytes: a controller closes connections of larger ones.
+#: Largest request, far below the usual socket.request.max.bytes: a controller closes the connection of a larger one.
 MAX_REQUEST_BYTES = MAX_WAITING_BYTES // 4
 
 
@@ -69,7 +69,7 @@ class ForwardingManager:
         return self._waiting
 
     def forward(self, request: bytes, client: Client, complete: Complete) -> None:
-        """Send a request, header included, for a client; ``complete`` is called exactly once, maybe at once."""
+        """Send a request, header included, for a client; ``complete`` is called exactly once, perhaps at once."""
         size_bytes = len(request)
         if size_bytes > MAX_REQUEST_BYTES:
             self._log.warning(
@@ -134,7 +134,7 @@ def envelope(request: bytes, client: Client) -> codec.Body:
 
 
 def address_bytes(host: str) -> bytes:
-    """Return the bytes of an IP address as Java has them: 4 for an IPv4 address in the form of IPv6."""
+    """Return the bytes of an IP address as Java does: 4 for an IPv4 address mapped into IPv6."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.packed

@@ -40,7 +40,7 @@ class BrokerState(enum.IntEnum):
 
 
 class Registration(NamedTuple):
-    """Identity and abilities with which a broker registers. ``features``: ranges of levels by name."""
+    """Contents of a broker's registration. ``features``: ranges of supported levels by name."""
 
     node_id: int
     cluster_id: str
@@ -60,7 +60,7 @@ class LifecycleTimes(NamedTuple):
 
 
 class BrokerLifecycle:
-    """Life cycle of a broker: one request to the controller at a time; state and response decide on the next one.
+    """Life cycle of a broker: one request to the controller at a time; state and response determine the next one.
 
     Args: ``send``: sends a request to the active controller; ``offset`` returns the offset of the last record that is
     in force; ``on_failure`` is called with the reason when the broker must stop.
@@ -179,7 +179,7 @@ class BrokerLifecycle:
     # ------------------------------------------------------------ time
 
     def _schedule(self, delay_ms: int) -> None:
-        """Communicate after a delay, instead of at the time that was scheduled before."""
+        """Schedule the next request after a delay, in place of the time that was scheduled before."""
         with self._lock:
             if self.state is BrokerState.SHUTTING_DOWN:
                 return
@@ -192,7 +192,7 @@ class BrokerLifecycle:
     def _communicate(self) -> None:
         try:
             self._send_next()
-        except Exception:  # no memory: without another request the controller would fence the broker for good
+        except Exception:  # such as no memory: without a next request the broker would stay fenced
             logger.exception("cannot send a request to the controller")
             self._end_request(self._times.heartbeat_interval_ms)
 
@@ -295,7 +295,7 @@ class BrokerLifecycle:
             return self._take(outcome.body)
 
     def _take(self, response: Body) -> int:
-        """Change the state by the response to a heartbeat; return the delay of the next one."""
+        """Apply the response to a heartbeat to the state; return the delay of the next heartbeat."""
         interval_ms = self._times.heartbeat_interval_ms
         if self.state is not BrokerState.STARTING and response["IsFenced"] != self.is_fenced:
             self.is_fenced = response["IsFenced"]
@@ -320,7 +320,7 @@ class BrokerLifecycle:
         return interval_ms
 
     def _error_of(self, outcome: Outcome, what: str) -> str | None:
-        """Return the reason why a request was not successful, which is logged; None after a success."""
+        """Return and log the reason why a request failed; None after a success."""
         if outcome.error is not None:
             text = f"{outcome.error.error.name}: {outcome.error.message}"
         elif outcome.body["ErrorCode"] == Errors.NONE:

@@ -51,8 +51,8 @@ class Member:
     """A broker of a cluster with other controllers.
 
     Args: ``home``: the locked folder of the metadata log; ``directory_ids`` of all log folders that are online;
-    ``previous_epoch``: the broker epoch of the last clean stop, -1 without one; ``is_cancelled``: whether the start
-    ends early; ``on_failure`` is called with the reason when the broker must stop.
+    ``previous_epoch``: the broker epoch of the last clean stop, -1 without one; ``is_cancelled`` returns whether to
+    end the start early; ``on_failure`` is called with the reason when the broker must stop.
     Raises: MetadataLogError, OSError.
     Threads: start and stop by one thread at a time; properties from any.
     """
@@ -143,7 +143,7 @@ class Member:
     def start(self) -> None:
         """Follow the metadata; return when the image is that of the quorum's high watermark.
 
-        A cancelled start returns too: the caller raises StartCancelled. Raises: MemberStartError.
+        A cancelled start returns, too; the caller raises StartCancelled. Raises: MemberStartError.
         """
         self.loader.start()
         self._raft.start()
@@ -258,7 +258,7 @@ class Member:
 
     @property
     def is_fenced(self) -> bool:
-        """Return whether this broker is fenced, by its heartbeats or its registration: it serves no client then."""
+        """Return whether this broker is fenced, by its heartbeats or its registration, and serves no clients."""
         found = self.registration
         return self.lifecycle.is_fenced or found is None or found.is_fenced
 
@@ -322,7 +322,7 @@ def _because(reason: str) -> str:
 def supported_features() -> Mapping[str, tuple[int, int]]:
     """Return the ranges of levels with which this broker can be a member.
 
-    A member does nothing yet that depends on eligible leader replicas, which a broker that leads does not support.
+    Eligible leader replicas are included, unlike in a broker that leads partitions: a member leads none yet.
     """
     highest = RELEASES[LATEST_RELEASE]
     return {name: (levels[0], highest[name]) for name, levels in SUPPORTED.items() if highest[name]}

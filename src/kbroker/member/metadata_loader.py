@@ -45,7 +45,7 @@ class MetadataLoader:
     Args: ``on_fault`` is called once, with the reason, if a record cannot be put in force; the image is then unchanged.
     Threads: its own; methods from any.
     Attributes:
-        applied_offset: that of the last record that was replayed, -1 before; the image may be behind while it is held.
+        applied_offset: offset of the last replayed record, -1 before; the image may be behind while it is held.
         applied_time_ms: time of that record, -1 before.
         fault: the reason why the loading ended, "" while it continues.
     """
@@ -57,7 +57,7 @@ class MetadataLoader:
         self._changed = threading.Condition()
         self._high_watermark = -1
         self._snapshot: SnapshotFile | None = None
-        self._loaded: SnapshotFile | None = None  # the last one that has replaced the image's records
+        self._loaded: SnapshotFile | None = None  # the last snapshot that has replaced the image
         self._is_held = True
         self._is_closed = False
         self._is_busy = False
@@ -108,7 +108,7 @@ class MetadataLoader:
                 self._changed.notify_all()
 
     def load_snapshot(self, snapshot: SnapshotFile) -> None:
-        """Replace the image by that of a snapshot, from whose end the log continues."""
+        """Replace the image by that of a snapshot; the log continues at the end of the snapshot."""
         with self._changed:
             self._snapshot = snapshot
             self._changed.notify_all()
@@ -232,7 +232,7 @@ class MetadataLoader:
             self._log.quorum = self._replay.quorum
 
     def _image_of(self, snapshot: SnapshotFile) -> MetadataImage:
-        """Return the image of a snapshot, from whose end the reading continues."""
+        """Return the image of a snapshot; reading continues at the end of the snapshot."""
         self._replay.begin(EMPTY_IMAGE)
         for batch in read_snapshot(snapshot.path):
             self._replay_batch(batch)

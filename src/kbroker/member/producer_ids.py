@@ -12,7 +12,7 @@ from kbroker.member.controller_channel import ControllerChannel, Outcome
 logger = get_logger(__name__)
 
 ALLOCATE_PRODUCER_IDS = 67
-PREFETCH_AT = 0.9  # used part of a block
+PREFETCH_AT = 0.9  # used fraction of a block at which the next block is requested
 
 
 class RemoteProducerIds:
@@ -53,7 +53,7 @@ class RemoteProducerIds:
         return found
 
     def _take(self, outcome: Outcome) -> None:
-        """Keep the new block. After an error the next producer requests one."""
+        """Keep the new block. After an error, the next call of `next` requests a block."""
         failed = outcome.error is not None or bool(outcome.body["ErrorCode"])
         with self._lock:
             self._is_requested = False

@@ -98,8 +98,8 @@ class RaftObserver:
         self._leader: Address | None = None
         self._nodes: dict[int, Address] = dict(settings.voters)
         self._bootstrap = list(dict.fromkeys([*settings.bootstrap, *settings.voters.values()]))
-        self._turn = 0  # of the bootstrap servers
-        self._backing_off: dict[Address, int] = {}  # until this time
+        self._turn = 0  # of the next bootstrap server
+        self._backing_off: dict[Address, int] = {}  # end of the pause, by address
         self._reconnect_ms: dict[Address, int] = {}  # latest pause before a new connection, until a response
         self._download: SnapshotDownload | None = None
         self._has_news = False  # a newer epoch or leader since the last success
@@ -180,7 +180,7 @@ class RaftObserver:
     def on_disconnect(self, sent: Send, reason: str, now_ms: int) -> None:
         """Note a request for which no connection could be made, or whose connection has failed.
 
-        Nodes that are down for long must not cost a connection each ``retry_backoff_ms``.
+        The pause grows, so that a node that stays down does not cost a connection every ``retry_backoff_ms``.
         """
         before_ms = self._reconnect_ms.get(sent.address, 0)
         after_ms = min(2 * before_ms, RECONNECT_BACKOFF_MAX_MS) if before_ms else RECONNECT_BACKOFF_MS

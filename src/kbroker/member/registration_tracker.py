@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 
 class RegistrationTracker:
-    """Publisher about this broker: its registration, and partitions with a replica on it.
+    """Publisher that follows this broker's registration, and the partitions with a replica on it.
 
     Args: ``may_serve`` returns whether the broker is ready for clients. Threads: `publish` under ``lock``.
     """

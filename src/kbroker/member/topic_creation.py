@@ -22,11 +22,11 @@ from kbroker.protocol import codec
 logger = get_logger(__name__)
 
 CREATE_TOPICS = 19
-_DEFAULT_FACTOR = 3  # of an internal topic, unless it is set
+_DEFAULT_FACTOR = 3  # replication factor of an internal topic, unless it is set
 
 
 class TopicCreation:
-    """Requests to create topics. A topic is requested once at a time. Threads: any."""
+    """Requests to create topics, at most one at a time for each topic. Threads: any."""
 
     def __init__(
         self, config: BrokerConfig, channel: ControllerChannel, forwarding: ForwardingManager, clock: BaseClock

@@ -54,7 +54,7 @@ cdef struct ThrottledSocket:    # accepted and not served: closed when its delay
 cdef struct AcceptorCore:
     int listener
     int send_buffer_bytes
-    Mutex deal_lock             # over an offer_lock; guards the next three
+    Mutex deal_lock             # taken before an offer_lock; guards the next three
     int processor_count
     int turn
     ProcessorCore **processors  # each counted
@@ -149,7 +149,7 @@ cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
 cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admission, bint *taken) noexcept nogil:
     """Offer the connection to the processors in round-robin order, skipping full ones.
 
-    Returns: the processor tried last, with its count raised; it owns the connection if ``taken``.
+    Returns: the processor tried last, with another reference; it owns the connection if ``taken``.
     """
     cdef ProcessorCore *processor = NULL
     cdef int tried = 0

@@ -47,7 +47,7 @@ cdef struct KafkaRequest:
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
     void *shadow_account        # account of a shadow quota, charged in addition; NULL: none
-    int64_t network_generation  # of the quotas by which each account was found
+    int64_t network_generation  # of the quotas when each account was found
     int64_t shadow_generation
     void *client_information    # owned, malloc'ed: its client's name and version, for the network thread; or NULL
     void *quota_events          # events that the handlers recorded into quotas, in quota_events_data; NULL: none

@@ -46,7 +46,7 @@ class Alteration(NamedTuple):
 
 
 def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Mapping[str, ConfigType]:
-    """Return the keys that this entity can have, those of shadows too.
+    """Return the keys that this entity can have, including those of shadows, with the types of their values.
 
     Args: ``has_address`` returns whether a name is an address or a host name that resolves.
     Raises: KafkaError INVALID_REQUEST.

@@ -62,7 +62,7 @@ class QuotaEntityStore:
         self._hooks.append(hook)
 
     def load(self) -> None:
-        """Put the stored quotas in force; called before clients are served."""
+        """Put the stored quotas in force. Call it before clients are served."""
         quotas = self._controller.image.client_quotas
         self._quotas = {entity: _in_map_order(values) for entity, values in quotas.items()}
         hosts = {host for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}

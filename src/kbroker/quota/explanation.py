@@ -1,6 +1,6 @@
 """Explanation of one client's quotas: the value that applies and why, counters, remaining quota, decisions.
 
-It is read from copies of the counters, so it creates none, changes none and delays no client. docs/explain.md has the
+It reads copies of the counters, so it creates none, changes none and delays no client. docs/explain.md has the
 schema.
 """
 
@@ -63,7 +63,7 @@ class OpenConnections(Protocol):
 
 
 class UnknownConnectionError(LookupError):
-    """Error: no open connection has this id; the message is one sentence."""
+    """Error for an id that no open connection has; the message is one sentence."""
 
 
 class Client(NamedTuple):
@@ -230,7 +230,7 @@ def _counter(counter: CounterSnapshot, now_ms: int) -> dict[str, Any]:
 
 
 def _compared(counter: CounterSnapshot | None, limit: float, now_ms: int) -> dict[str, Any]:
-    """Return the decision of another limit about the traffic that the counter has counted."""
+    """Return the decisions of another limit about the counted traffic. Raises: ValueError unless it is above 0."""
     if not limit > 0 or not math.isfinite(limit):
         raise ValueError(f"a limit must be above 0, got {limit}")
     rows = [] if counter is None else counter.replay(limit, now_ms)

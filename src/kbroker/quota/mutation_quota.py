@@ -27,14 +27,14 @@ class ThrottlingQuotaExceededError(KafkaError):
 
 
 class MutationQuota:
-    """Quota that one request's mutations are charged to. Base class: the quota of a broker without mutation quotas.
+    """Quota that one request's mutations are charged to. The base class limits nothing: no mutation quota is set.
 
     Threads: one.
     """
 
     @property
     def throttle_time_ms(self) -> int:
-        """Remaining throttle time of the client, less the time since it was found."""
+        """Throttle time of the client, less the time since it was determined; 0 if there is none."""
         return 0
 
     def record(self, mutations: int) -> None:
@@ -45,7 +45,7 @@ UNBOUNDED = MutationQuota()
 
 
 class ChargedMutationQuota(MutationQuota):
-    """Mutation quota that a client's bucket limits; it keeps the latest delay and the time when it was found.
+    """Mutation quota that a client's bucket limits; it keeps the latest delay and the time of the charge.
 
     A strict one is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn;
     others are allowed as a whole, however far they overdraw it. Otherwise each mutation is charged and allowed, and

@@ -56,7 +56,7 @@ cdef struct Body:               # a response body that is the same for all clien
 cdef struct Peers:              # the native handlers of the nodes in one process, whose partitions are the same
     AtomicI64 refs
     Mutex lock                  # a leaf
-    Cond visit_ended            # of a node that leaves
+    Cond visit_ended            # the last visit to a leaving node has ended
     NativeApisCore *first
 
 cdef struct NativeApisCore:

@@ -36,7 +36,7 @@ cdef void peers_leave(NativeApisCore *native_apis) noexcept nogil:
         return
     mutex_lock(&peers.lock)
     native_apis.is_leaving = True           # no new visit begins
-    while native_apis.visits > 0:           # until they end it stays in the list, along which its visitors continue
+    while native_apis.visits > 0:           # until they end, the node stays in the list that its visitors follow
         cond_wait(&peers.visit_ended, &peers.lock)
     at = &peers.first
     while at[0] != NULL and at[0] != native_apis:

@@ -67,7 +67,7 @@ def controller_id(ctx: ApiContext, live: Collection[int]) -> int:
 
 
 def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collection[int]) -> PartitionState:
-    """Return the state of a partition. One whose log this node leads but could not read has no leader."""
+    """Return the state of a partition, without a leader if this node leads it but could not read its log."""
     node_id = ctx.node_id
     found = view.registrations[index]
     is_unread = found.leader == node_id and view.partitions[index] is None
@@ -90,7 +90,7 @@ def partition_state(ctx: ApiContext, view: TopicView, index: int, live: Collecti
 
 
 def current_leader(ctx: ApiContext, name: str, index: int) -> tuple[int, int]:
-    """Return the leader of a partition and its epoch, by the image; -1 and -1 for an unknown partition."""
+    """Return the leader of a partition and its epoch, as in the image; -1 and -1 for an unknown partition."""
     topic = ctx.image.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return NO_LEADER, -1

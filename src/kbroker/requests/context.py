@@ -73,7 +73,7 @@ class ApiContext:
     chose the port. ``connection_quotas``: the limits that the acceptors enforce. ``group_service`` and the like:
     started by the first request that needs them. ``peers``: the nodes of this process by id, where there are several.
     ``connect``: opens a connection of this process to the broker for a principal and an address, as authenticated
-    already. ``delegation_tokens``: None if the broker has no key for them. ``auth``: decides what clients may do.
+    already. ``delegation_tokens``: None if the broker has no key for them. ``auth``: checks what clients may do.
     Threads: any; parts lock themselves.
     """
 

@@ -16,8 +16,8 @@ def _unchanged(response: Body) -> Body:
 class Forward(NamedTuple):
     """Request to forward to the controller.
 
-    Args: ``body``: replaces that of the client, None to forward that one unchanged; ``merge`` makes the response of
-    the client from that of the controller.
+    Args: ``body``: replaces the body of the client, None to forward that unchanged; ``merge`` makes the client's
+    response from the controller's.
     """
 
     body: Body | None = None

@@ -27,7 +27,7 @@ def error_fields(error: KafkaError | None) -> Body:
 
 
 def partition_row(index: int, error: Errors) -> Body:
-    """Return the row of a partition that has nothing but an error, or NONE."""
+    """Return the row of a partition with nothing but its error code."""
     return {"PartitionIndex": index, "ErrorCode": int(error)}
 
 
@@ -69,6 +69,6 @@ def merged_topics(refused: TopicRows, executed: TopicRows) -> list[Body]:
 
 
 def fenced_as_known(error: Errors, request: RequestContext, first_version: int) -> Errors:
-    """Return the error as a code that the client supports: before ``first_version``, one other than PRODUCER_FENCED."""
+    """Return the error; INVALID_PRODUCER_EPOCH for PRODUCER_FENCED in a request before ``first_version``."""
     is_unknown = error is Errors.PRODUCER_FENCED and request.api_version < first_version
     return Errors.INVALID_PRODUCER_EPOCH if is_unknown else error

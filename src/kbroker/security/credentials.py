@@ -1,4 +1,4 @@
-"""SCRAM users: a request changes all its users or none.
+"""SCRAM users: the valid changes of a request are stored together, all or none.
 
 Source: ``ScramControlManager``, ``ScramImage.describe``.
 """
@@ -73,7 +73,7 @@ class ScramCredentials:
                 if isinstance(change, Deletion):
                     body = {"Name": change.user, "Mechanism": mechanism.number}
                     records.append(metadata_record("RemoveUserScramCredentialRecord", body))
-                elif not change.salted_password:  # Java has no HMAC with an empty key: the error of its exception
+                elif not change.salted_password:  # Java's HMAC refuses an empty key: Kafka's error for its exception
                     outcome[change.user] = KafkaError(Errors.UNKNOWN_SERVER_ERROR)
                 else:
                     credential = scram.Credential.from_salted_password(

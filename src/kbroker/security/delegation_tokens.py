@@ -131,7 +131,7 @@ class DelegationTokens:
         return expiry_ms
 
     def expire(self, secret: bytes, principal: Principal, period_ms: int) -> int:
-        """Set a token to expire in ``period_ms``, now if that is negative; return its new expiry."""
+        """Set a token to expire in ``period_ms``, or remove it if that is negative; return its new expiry."""
         now_ms = self._clock.wall_ms()
         expiry_ms = now_ms
 

@@ -120,7 +120,7 @@ class ScramMechanism:
         return self._challenge.message.encode()
 
     def _credential_of(self, first: scram.ClientFirst) -> scram.Credential | None:
-        """Return the credential of the user, None if unknown; that of the owner for a login with a token.
+        """Return the credential of the user, None if unknown; for a login with a token, the token's credential.
 
         Raises: SaslError for an unknown token.
         """

@@ -29,7 +29,7 @@ from kbroker._core.sync cimport (
 # ---- gauges
 
 cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil:
-    """Make the config of samples of window_ms; a limit makes it an upper quota, a negative limit none."""
+    """Fill the config for samples of window_ms; a limit makes it an upper quota, a negative limit none."""
     config.samples = samples
     config.window_ms = window_ms
     config.event_window = INT64_MAX

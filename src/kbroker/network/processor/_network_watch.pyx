@@ -1,8 +1,8 @@
 """Watch over network threads that execute requests: a request that takes long must not hold up other connections.
 
-It checks them every 10 ms while they help, and sleeps when none has helped for a second. A network thread that has
-helped for 20 ms is stuck: its loop is passed to a stand-in. If batches wait between two checks and none is taken, more
-takers are woken. Locks: ``Watch.lock``, before the queue's.
+The watch checks them every 10 ms while they help, and sleeps when none has helped for a second. A network thread that
+takes 20 ms for one batch is stuck: its loop is passed to a stand-in. If batches wait between two checks and none is
+taken, more takers are woken. Locks: ``Watch.lock``, before the queue's.
 """
 cimport cython
 
@@ -22,11 +22,11 @@ from kbroker.network.processor._processor_core cimport ROLE_PASSED_ON, Processor
 cdef enum:
     LOOK_EVERY_NS = 10000000
     STUCK_NS = 20000000
-    LOOKS_AT_REST = 100         # without help, until the watch sleeps
+    LOOKS_AT_REST = 100         # checks without any help before the watch sleeps
 
 
 cdef ProcessorCore *find_stuck(Watch *watch, bint *any_help) noexcept nogil:
-    """Return a network thread that has helped for too long, and pass its loop to a stand-in. Under the lock."""
+    """Return a network thread that is stuck, and pass its loop to a stand-in; NULL: none is. Under the lock."""
     cdef ProcessorCore *core = watch.first
     cdef int64_t role, now = clock_now_ns(watch.clock)
     any_help[0] = core is not NULL and request_queue_unstick(core.queue)      # the server has one queue

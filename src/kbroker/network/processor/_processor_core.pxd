@@ -27,7 +27,7 @@ cdef enum ProcessorStage:
     STAGE_END = 2
     STAGE_RETIRE = 3            # responses only; the thread ends when they are sent, a second later at most
 
-cdef enum LoopRole:             # of a network thread; a number above 0: it executes a batch, another number each time
+cdef enum LoopRole:             # of a network thread; above 0: the number of the batch that it executes
     ROLE_OWN = 0                # it runs its loop
     ROLE_PASSED_ON = -1         # it is stuck in a request, and a stand-in will replace it
     ROLE_STAND_IN = -2          # the stand-in runs its loop
@@ -125,7 +125,7 @@ cdef void process_new_responses(ProcessorCore *core) noexcept nogil
 cdef void process_touched(ProcessorCore *core) noexcept nogil
 # Accept a response of this channel: send it if it is next in order, else keep it until it is.
 cdef void take_response(ProcessorCore *core, Request *request) noexcept nogil
-cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil     # in its turn
+cdef void accept_response(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil     # next in order
 cdef void keep_early(Channel *channel, Request *request) noexcept nogil
 # The last call of the thread: the caller of ``respond`` completes each later response, which holds one reference of the
 # core.

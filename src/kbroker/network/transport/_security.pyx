@@ -440,7 +440,7 @@ cdef int64_t buffered_send(Channel *channel, kb_piece *pieces, int count, bint m
 
 
 cdef bint encrypt(Channel *channel, TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
-    """Encrypt the next bytes of the pieces."""
+    """Encrypt the next bytes of the pieces; false: the failure was reported."""
     cdef char block[RECORD_BYTES]
     cdef const char *data
     cdef int64_t size, taken = 0

@@ -90,7 +90,7 @@ class Authorizer:
         return self.rules.permitted(kind, name, principal, host)
 
     def allows_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Return whether the client may do something with at least one resource (``authorizeByResourceType``)."""
+        """Return whether the client may do an operation on at least one resource (``authorizeByResourceType``)."""
         key = (principal, host, operation, kind)
         with self.lock:
             known = self._by_type.get(key)
@@ -131,7 +131,7 @@ class Authorizer:
     def explain(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> Decision:
         """Return a decision with the rule that makes it; the time does not depend on the number of rules.
 
-        If no rule about the client decides, the default of ``permitted`` does.
+        If no rule about the client decides, the decision is DefaultDeny, or DefaultAllow if ``permitted`` allows it.
         """
         acls = self._about(principal, host, kind, name)
         found = decide(acls, principal, host, operation, kind, name, super_users=self.super_users)
@@ -154,7 +154,7 @@ class Authorizer:
                         for operation in Operation if bits else ():
                             if bits >> operation & 1:
                                 acl = Acl(kind, about, pattern_type, who, where, operation, permission)
-                                # The rule may have the host as it was written; most clients use one of two forms.
+                                # The rule has the host as it was written, nearly always in one of two forms.
                                 yield acl if acl in self._acls else acl._replace(host=java_host(where))
 
     def _of_principal(self, principal: str, kind: ResourceType) -> Iterable[Acl]:
@@ -216,7 +216,7 @@ class Authorizer:
         return results
 
     def _known(self, image: MetadataImage) -> Mapping[Acl, uuid.UUID]:
-        """Return the rules of an image with their ids; changes before it may be stored together with the next one."""
+        """Return the rules of an image with their ids; it may contain changes that are not published yet."""
         if image.acls is self._published:
             return self._acls
         return {acl: acl_id for acl_id, acl in image.acls.items()}
