@@ -41,8 +41,8 @@ cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, con
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
 # Fill a judgement from a violation; return the delay, at most cap_ms.
 cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil
-# Record with a check; a mutation only if nothing is violated already. An int32 like Java's: a huge delay may be
-# negative.
+# Record with a check; a mutation only if nothing is violated already. The delay is an int32 like Java's: a huge one may
+# be negative.
 cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
                                  int64_t cap_ms) noexcept nogil
 cdef int32_t counter_judge(SensorCore *sensor, int32_t kind, double value, int64_t now_ms, int64_t cap_ms,

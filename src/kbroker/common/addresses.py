@@ -7,7 +7,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def wrong_host_port(text: str) -> str:
-    """Return the message that refuses a text instead of an address."""
+    """Return the message that refuses a text that is not an address."""
     hint = ""
     if "://" in text:
         hint = "; leave the protocol out"

@@ -161,13 +161,13 @@ class _Server(ThreadingHTTPServer):
                 found.due_ms, found.is_reading = due_ms, False
 
     def responded(self, connection: socket.socket) -> None:
-        """Free the connection's place before the client has read the response: the rest fits the socket's buffer."""
+        """Free the connection's place before the client has read the response, which fits the socket's buffer."""
         self._forget(connection)
 
     # -------------------------------------------------- the serving thread
 
     def serve_until_stopped(self) -> None:
-        """Serve; a connection for which there is no memory does not end that."""
+        """Serve until ``stop``, even after a failure such as no memory for a connection."""
         is_stopped = False
         while not is_stopped:  # at least once: a stop waits for the end of serve_forever
             try:
@@ -206,7 +206,7 @@ class _Server(ThreadingHTTPServer):
                 self._give_up(connection)
 
     def _give_up(self, connection: socket.socket) -> None:
-        """End a connection's thread; under the lock, so that the thread still owns the socket."""
+        """Shut a connection down, which ends its thread. Under the lock: the thread still owns the socket."""
         del self._open[connection]
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -271,15 +271,15 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     @property
     def peer(self) -> str:
-        """Address of the client; an IPv4 client has its IPv4 address on an IPv6 port too, as on a listener."""
+        """Address of the client; that of an IPv4 client is IPv4 even on an IPv6 port, as on a listener."""
         host = str(self.client_address[0])
         return host.removeprefix("::ffff:") if "." in host else host
 
     def parse_request(self) -> bool:
-        """Read the headers; return False, also for headers that end with the stream instead of an empty line.
+        """Read the headers; return False if they are malformed, or end with the stream instead of an empty line.
 
-        Then the client has disconnected, its deadline has passed, or another connection has taken its place; the base
-        class would serve the received bytes as a request.
+        In the latter case the client has disconnected, its deadline has passed, or another connection has taken its
+        place; the base class would serve the received bytes as a request.
         """
         stream, lines = self.rfile, _Lines(self.rfile)
         self.rfile = cast(BufferedIOBase, lines)

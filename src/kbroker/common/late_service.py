@@ -10,7 +10,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class LateService(Generic[T_co]):
-    """A service that ``start`` makes once. ``started``: None before.
+    """A service that ``start`` makes once. ``started``: the service, None before.
 
     Threads: any; the lock is taken before those of the service and of the topics, and not at all once it has started.
     """

@@ -66,7 +66,7 @@ class RepeatedFailures:
             write(times)
 
     def log(self, cause: Hashable, log: Callable[..., object], message: str, *args: object) -> None:
-        """Count a failure, whose line is a message; a line about several has their number at its end."""
+        """Count a failure; the line that ``log`` writes about several failures ends with their number."""
         self.note(cause, lambda times: log(message + "%s", *args, how_often(times)))
 
     def write_late(self) -> None:
@@ -113,11 +113,11 @@ class RateLimitedLogger:
         self._lines = RepeatedFailures(clock, LINES_PER_SECOND, 1000)
 
     def debug(self, message: str, *args: object) -> None:
-        """Write a line for debugging, or count it."""
+        """Write a line at DEBUG, or count it."""
         self._limit(self._logger.debug, message, args)
 
     def info(self, message: str, *args: object) -> None:
-        """Write a line, or count it."""
+        """Write a line at INFO, or count it."""
         self._limit(self._logger.info, message, args)
 
     def warning(self, message: str, *args: object) -> None:

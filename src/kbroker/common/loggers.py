@@ -1,6 +1,6 @@
 """Loggers that import the standard library's ``logging`` with the first message: a start is 5 ms shorter.
 
-Until ``logging`` is imported no level and no handler can be set, so that messages below a warning would be dropped.
+Until ``logging`` is imported, no level and no handler can be set, so messages below WARNING are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _names: set[str] = set()
 _writes_lines = False
 _lock = _thread.allocate_lock()  # guards the handlers of the root
-LINE = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"  # Kafka's
+LINE = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"  # Kafka's format
 
 
 class _LazyLogger:
@@ -48,7 +48,7 @@ def get_logger(name: str) -> logging.Logger:
 def write_lines() -> None:
     """Write messages of all levels to standard error as lines in Kafka's form, if a logger's level allows them.
 
-    For a program, before its first thread: otherwise the standard library writes only the texts of warnings.
+    A program calls this before its first thread; without it, the standard library writes only the texts of warnings.
     """
     global _writes_lines
     _writes_lines = True
@@ -104,5 +104,5 @@ def logs_debug(name: str) -> bool:
 
 
 def names() -> list[str]:
-    """Return the names of all loggers requested so far: ``logging`` itself may not have them yet."""
+    """Return the names of all loggers requested so far, which ``logging`` itself may not have yet."""
     return sorted(_names)

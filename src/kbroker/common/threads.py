@@ -22,9 +22,9 @@ def new_thread(name: str, body: Callable[[], object], short_name: str = "") -> t
 
 
 def have_ended(threads: Iterable[threading.Thread], timeout_s: float) -> bool:
-    """Wait for the ends of threads, up to a time-out each; return whether all have ended.
+    """Wait for each thread to end, up to ``timeout_s`` each; return whether all have ended.
 
-    Those that were not started, and the current one, are not awaited and count as ended.
+    Threads that were not started, and the current one, are not awaited and count as ended.
     """
     awaited = [one for one in threads if one.ident is not None and one is not threading.current_thread()]
     for thread in awaited:

@@ -225,7 +225,7 @@ def _consumer(
 
 
 def _known(words: tuple[str, ...], *names: str) -> dict[str, str]:
-    """Return the ``NAME=VALUE`` words; values keep their spaces. Raises: BadParameter for an unknown name."""
+    """Return the values of ``NAME=VALUE`` words by name, spaces included. Raises: BadParameter for an unknown name."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

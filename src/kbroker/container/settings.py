@@ -28,7 +28,7 @@ NOT_SETTINGS = frozenset(
         "KAFKA_JMX_HOSTNAME",
     }
 )
-#: Variables that are settings to Kafka's wrapper, which Kafka ignores: the scripts of its images read them.
+#: Variables for the scripts of Kafka's images. Kafka's wrapper makes settings of them, too, which Kafka ignores.
 OF_THE_SCRIPTS = frozenset(
     {
         "KAFKA_JMX_PORT",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kbroker.common.configs.config import BrokerConfig
 
 DATA_DIR = "/var/lib/kafka/data"
-NATIVE_PREFIX = "-Dkafka."  # of the options of kafka-native, a container of Quarkus
+NATIVE_PREFIX = "-Dkafka."  # begins the options of kafka-native, a container of Quarkus
 
 
 def prepared(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -73,7 +73,7 @@ def _words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _text(files: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the properties in a given file, else those of the image, and write these to the file of Kafka's image."""
+    """Return the text of the given properties file, else that of the image, which is also written to FINAL_DIR."""
     try:
         if files:
             return Path(files[0]).read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ def without_types(text: str) -> str:
 
 
 def _replace(properties: dict[str, str], prefix: str, kind: str, password: str) -> None:
-    """Replace the store of a listener's prefix, or of all listeners. Args: ``password``: that of all listeners."""
+    """Replace the store of a listener's prefix, or of all listeners, by PEM. Args: ``password``: of all listeners."""
     setting = f"{prefix}{kind}location"
     path = Path(properties[setting])
     try:

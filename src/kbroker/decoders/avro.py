@@ -18,8 +18,8 @@ from typing import Any
 from kbroker.decoders.decoded import Decoded, UndecodableError, check_schema_characters, json_text
 from kbroker.decoders.plain import float_value, short_float
 
-MAX_DEPTH = 100  # of values within values, and of types within types
-_SPARE_VALUES = 1000  # values without bytes that are allowed besides one for each byte of the input
+MAX_DEPTH = 100  # levels of values within values, and of types within types
+_SPARE_VALUES = 1000  # values allowed beyond one for each byte of the input: some have no bytes
 _MAX_VARINT_BYTES = 10
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_DECIMAL_BYTES = 1024  # Python limits the digits of an integer's text

@@ -19,8 +19,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _FINER = re.compile(r"[.,]\d{6}0*[1-9]")  # a fraction of a second with digits after the microseconds
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 _SPARE_STEPS, _STEPS = 10_000, 50  # attempts to write a value: for each text, plus for each of its characters
-_MAX_ERROR = 300  # characters
-_MAX_DIGITS = 2465  # of a decimal; more cannot be decoded
+_MAX_ERROR = 300  # characters of an error's text
+_MAX_DIGITS = 2465  # maximum digits of a decimal; more cannot be decoded
 _EXACT = Context(prec=_MAX_DIGITS, Emin=-_MAX_DIGITS, Emax=_MAX_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
@@ -52,7 +52,7 @@ class AvroWriter:
     """
 
     def __init__(self, text: str, references: tuple[str, ...] = ()) -> None:
-        self._named: dict[str, tuple[Any, str]] = {}  # schema and namespace
+        self._named: dict[str, tuple[Any, str]] = {}  # schema and namespace by full name
         try:
             for one in references:
                 self._collect(json.loads(one), "")
@@ -253,7 +253,7 @@ _PRIMITIVE: dict[str, Callable[[Any, bytearray], None]] = {
 
 
 def _of_logical(schema: Any, kind: str, logical: Any, value: Any) -> Any:
-    """Return a value of a logical type as one of its Avro type; a logical type that does not fit that is ignored.
+    """Return a value of a logical type as a value of its Avro type; a logical type unfit for the Avro type is ignored.
 
     Raises: ValueError, ArithmeticError.
     """

@@ -25,10 +25,10 @@ from kbroker.decoders.plain import json_document
 from kbroker.decoders.protobuf import ProtobufSchema, UnfinishedError
 
 REGISTRY = "registry"
-#: The kind of schema of each decoder and encoder; REGISTRY takes that of the schema.
+#: The kind of schema of each decoder and encoder; REGISTRY accepts any kind.
 BY_SCHEMA = {AVRO: AVRO, PROTOBUF: PROTOBUF, JSON_SCHEMA: JSON_SCHEMA, REGISTRY: None}
 _SCHEMAS = 200  # results of compilers that are kept
-_UNFINISHED_KEPT_MS = 60_000  # a compiler that does not end is not awaited for each record
+_UNFINISHED_KEPT_MS = 60_000  # a compilation that did not end in time is not repeated for each record
 
 
 class NoResponseError(UndecodableError):
@@ -39,7 +39,7 @@ _Compiled = TypeVar("_Compiled", AvroSchema, ProtobufSchema)
 
 
 def _kept(compiled: Callable[[Schema], _Compiled], clock: BaseClock | None = None) -> Callable[[Schema], _Compiled]:
-    """Return a function that compiles each schema once, even a refused one; it raises UndecodableError."""
+    """Return a function that compiles each schema once and raises UndecodableError, each time, for a refused schema."""
     now_ms = (SystemClock() if clock is None else clock).now_ms
 
     @lru_cache(_SCHEMAS)

@@ -10,7 +10,7 @@ from kbroker.common.errors import UserError
 
 Headers = Sequence[tuple[str, bytes | None]]
 PACKAGES = 'pip install "kbroker[decoders]"'
-MAX_SCHEMA_CHARACTERS = 1 << 26  # of names, symbols and zeros of decimals, which are not in the bytes of a record
+MAX_SCHEMA_CHARACTERS = 1 << 26  # limit of names, symbols and zeros of decimals, which are not in the bytes of a record
 
 
 class UndecodableError(ValueError):

@@ -11,7 +11,7 @@ from kbroker.decoders.decoded import Decoded, Headers, MissingPackageError, Plac
 from kbroker.decoders.framing import framed
 
 AUTO = "auto"
-MAX_MISSES = 20  # each may be a request to the registry: numbers may look like ids of schemas
+MAX_MISSES = 20  # in sequence; each may be a request to the registry, since numbers may look like ids of schemas
 _PLAIN: Mapping[str, Callable[[bytes], Decoded]] = {
     "json": plain.json_document,
     "text": plain.text,
@@ -52,7 +52,7 @@ class Decoders:
             if name in by_schema.BY_SCHEMA and registry is None:
                 raise ValueError(f"the decoder {name} needs a Schema Registry")
         self._key, self._value, self._registry = key, value, registry
-        self._misses = 0  # in sequence; the registry itself limits the requests while it does not respond
+        self._misses = 0  # the registry's client itself limits the requests while the registry does not respond
 
     def record(
         self,

@@ -24,7 +24,7 @@ MAX_STRING = 1 << 20  # characters of a string that a function makes
 NAMES = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
 
-#: Nodes whose children are all evaluated on the same object; of other nodes, only the first child is.
+#: Nodes that evaluate all children on the same object; other nodes evaluate only the first child on it.
 _OF_THE_SAME = ("comparator", "or_expression", "and_expression", "not_expression", "function_expression")
 
 
@@ -74,7 +74,7 @@ class Expression:
             found = evaluator.visit(self._tree, values)
         except ExpressionError:
             raise
-        except (ValueError, TypeError, OverflowError):  # a function of a value that the record does not have
+        except (ValueError, TypeError, OverflowError):  # a function got a value of a type that it does not accept
             return False
         except RecursionError:
             raise ExpressionError("a value is nested too deep for the expression") from None

@@ -29,8 +29,8 @@ FILE = "schema.proto"
 COMPILE_TIMEOUT_S = 20.0
 _MAX_ERROR = 300  # characters of protoc's message
 _MAX_IMPORTS = 50  # levels of nested imports
-MAX_FIELDS = 500_000  # of a record, absent fields included; beyond it, the JSON omits the absent ones
-MAX_PARSED_FIELDS = 10_000_000  # of a record, as above: the runtime reserves memory for all of them
+MAX_FIELDS = 500_000  # maximum of a record, absent fields included; beyond it, the JSON omits absent fields
+MAX_PARSED_FIELDS = 10_000_000  # maximum of a record, as above: the runtime reserves memory for all of them
 _PROTOC = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 
 
@@ -194,7 +194,7 @@ def _serialized(text: str) -> Any:
 
 
 def _widest(messages: Iterable[Any]) -> int:
-    """Return the maximum number of fields of message types and of those within them."""
+    """Return the maximum number of fields of one message type, among these and the types within them."""
     return max((max(len(one.field), _widest(one.nested_type)) for one in messages), default=0)
 
 

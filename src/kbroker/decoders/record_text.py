@@ -12,7 +12,7 @@ from kbroker.common.units import rounded_bytes
 
 LIST_BYTES, WHOLE_BYTES = 2 << 10, 64 << 10  # limits for a value in a list, and alone
 NEEDED_BEHIND = 4  # bytes after a limit, so that the last character is whole
-DUMP_BYTES = 128  # of a value that is not text, in a list
+DUMP_BYTES = 128  # shown bytes of a value in a list that is not text
 _ROW = 16  # bytes of a dump's line
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _DEEPEST = 20  # levels that are indented

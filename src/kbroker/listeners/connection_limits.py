@@ -25,7 +25,7 @@ class ConnectionLimits:
         self._quotas = quotas
 
     def on_config_change(self, changed: frozenset[str]) -> None:
-        """Apply changed settings."""
+        """Apply changed limits of connections; ignore other configs."""
         if not any("max.connection" in name for name in changed):
             return
         config = self._config
@@ -46,7 +46,7 @@ class ConnectionLimits:
 
 
 def address_limits(config: BrokerConfig) -> dict[str, int]:
-    """Return max.connections.per.ip.overrides by address; a name stands for all its current addresses."""
+    """Return max.connections.per.ip.overrides by address; a host name counts for all its addresses, if it has any."""
     limits = {}
     for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
         try:

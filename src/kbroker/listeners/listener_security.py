@@ -30,7 +30,7 @@ from kbroker.security.principal_mapper import PrincipalMapper
 logger = get_logger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-# of TLS 1.2: forward secrecy and authenticated encryption, since CBC with a MAC leaks by its timing (Lucky 13)
+# for TLS 1.2: forward secrecy and authenticated encryption, since CBC with a MAC leaks by its timing (Lucky 13)
 _DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:!aNULL"
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -43,7 +43,7 @@ def listener_security(
     tokens: DelegationTokens | None,
     features: Features,
 ) -> dict[str, ListenerSecurity]:
-    """Return TLS and SASL of each listener by name, without plaintext listeners.
+    """Return TLS and SASL by the name of each listener that has either.
 
     Args: ``tokens``: delegation tokens with which SCRAM clients may log in too.
     Raises: ConfigError for settings that are missing, contradictory or unreadable.
@@ -185,7 +185,7 @@ def _tls(
 
 
 def _client_auth(config: BrokerConfig, listener: Listener) -> str:
-    """Return ssl.client.auth of a listener; with SASL only its own value applies, as in Kafka (KIP-684)."""
+    """Return ssl.client.auth of a listener; with SASL the broker's value is ignored, as in Kafka (KIP-684)."""
     found = config.listener_value(listener.name, "ssl.client.auth")
     assert isinstance(found, str)
     if not listener.has_sasl or config.has_own_value(listener.name, "ssl.client.auth"):
@@ -217,7 +217,7 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
     what, shown = ("ssl.keystore.location", location) if location else ("ssl.keystore.key", "[hidden]")
     try:
         with _file(location) if location else pem_file(key, chain) as path:
-            # always with a password: otherwise OpenSSL prompts on the terminal for that of an encrypted key
+            # even an empty password: without one, OpenSSL prompts on the terminal for that of an encrypted key
             context.load_cert_chain(path, password=lambda: password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(what, shown, reason_of(error), "a readable PEM file of key and certificates") from None

@@ -25,7 +25,7 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
 
 class RefusalWatch:
-    """Writer, to the log and the request log, of the refusals that ``refused`` has kept.
+    """Writer of kept refusals to the log and, through ``note``, to the request log.
 
     Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes`` of the
         listeners. ``note``: receives refusals, each with the number of refusals that it represents.
@@ -45,10 +45,10 @@ class RefusalWatch:
         self._names = names
         self._max_request_bytes = max_request_bytes
         self._note = note
-        self._noted: dict[str, int] = {}  # by reason
+        self._noted: dict[str, int] = {}  # number of noted refusals by reason
 
     def look(self) -> None:
-        """Write a line for each refusal since the last look."""
+        """Write a line for each kept refusal since the last call, and one for the others; note all of them."""
         counts = self._refused.counts() if self._note is not None else {}
         kept, left_out = self._refused.take()
         for refusal in kept:

@@ -95,7 +95,7 @@ class SaslAuthenticator:
         self._previous: tuple[str, str] | None = None  # mechanism and principal of the previous authentication
         self._principal = ""
         self._is_token_authenticated = False
-        self._can_renew = False  # by the version of a request of this exchange
+        self._can_renew = False  # a SaslAuthenticate of this exchange had version 1 or later
         self._lifetime_ms = 0
         self._renewed_ms: int | None = None
         self._refusal = ""
@@ -105,7 +105,7 @@ class SaslAuthenticator:
         return "authentication" if self._previous is None else "re-authentication"
 
     def begin_again(self) -> bool:
-        """Return whether a re-authentication may begin: only if sessions end, and at most once a second."""
+        """Begin a re-authentication if sessions end, at most once a second; return whether it has begun."""
         if self._state is not _State.COMPLETE or self._lifetime_ms == 0:
             return False
         now_ms = self._listener.clock.now_ms()
@@ -221,13 +221,13 @@ class SaslAuthenticator:
         return self._continued(response, principal)
 
     def _evaluate(self, token: bytes) -> tuple[bytes, str]:
-        """Return the mechanism's token, and the principal once it is known."""
+        """Return the mechanism's token, and the principal, empty until it is known. Raises: as Mechanism.evaluate."""
         assert self._exchange is not None
         response = self._exchange.evaluate(token)
         user = self._exchange.user
         if user is None:
             return response, ""
-        if "\0" in user:  # it would end the session's principal, which would be another user
+        if "\0" in user:  # it would end the principal's text, which would name another user
             raise SaslAuthenticationError("Authentication failed: the user's name contains a NUL character")
         principal = f"User:{user}"
         if self._previous is not None and principal != self._previous[1]:
@@ -263,7 +263,7 @@ class SaslAuthenticator:
     # ------------------------------------------------------------ failures
 
     def _illegal_request(self, header: codec.RequestHeader, frame: bytes, at: int) -> Step:
-        """Return an error as a response of the requested API, if it has one."""
+        """Fail with an error in a response of the requested API, or without a response if it has none."""
         key, version = header.api_key, header.api_version
         text = f"Unexpected Kafka request of type {codec.api(key).name} during SASL authentication."
         body_in: Body = {}
@@ -315,5 +315,5 @@ def _encode(key: int, version: int, correlation_id: int, body: Body) -> bytes:
 
 
 def _shown(name: str) -> str:
-    """Return a name from a client in a form fit for a log."""
+    """Return the beginning of a client's name for a log, with a ? for each character that is not printable ASCII."""
     return "".join(c if c.isprintable() and c.isascii() else "?" for c in name[:40])

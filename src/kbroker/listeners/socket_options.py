@@ -45,7 +45,7 @@ def network_threads(config: BrokerConfig) -> dict[str, int]:
 
 
 def endpoints_of(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
-    """Return the address of each listener for clients: the advertised one, else the bound one."""
+    """Return each listener's address for clients: the advertised or bound one; this host's name replaces a wildcard."""
     advertised = {listener.name: listener for listener in config.advertised_listeners}
     endpoints = {}
     for listener in bound:

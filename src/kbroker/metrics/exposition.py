@@ -24,7 +24,7 @@ Source: TypeAlias = Callable[[int], Iterable[tuple[Family, list[Sample]]]]
 
 
 class MissingLibraryError(RuntimeError):
-    """Error: ``prometheus_client`` is not installed; the message names the remedy."""
+    """Absence of the package ``prometheus_client``; the message names the remedy."""
 
     def __init__(self) -> None:
         super().__init__("metrics in Prometheus's format need prometheus_client: pip install 'kbroker[metrics]'")
@@ -138,7 +138,7 @@ class _Collector:
 
 
 def _utf_8(text: str) -> str:
-    """Return the value of a label: bytes of a group's name that are not UTF-8 are shown as \\udcff."""
+    """Return the value of a label with its invalid UTF-8 (a group's name may have any bytes) as \\udcff."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -142,7 +142,7 @@ def bounded(
         return found
     numbers.sort(key=lambda pair: (-math.inf if math.isnan(pair[1]) else pair[1], pair[0].labels), reverse=True)
     kept, small = numbers[:limit], numbers[limit:]
-    # a client may use this name; its series would be a duplicate
+    # a client may have the name "other"; its series would be a duplicate
     small += [pair for pair in kept if all(pair[0].labels[place] == OTHER for place in entity)]
     rest: dict[tuple[str, ...], float] = {}
     for sample, value in small:

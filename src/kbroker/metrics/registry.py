@@ -146,8 +146,8 @@ class Metrics:
     ) -> Sensor:
         """Return a sensor with the metrics ``name``-rate, per second, and ``name``-count.
 
-        Args: ``text`` of the things that are counted; ``since``: the beginning of the count; ``counted``: statistic
-        of the rate, None for the sum of the recorded values.
+        Args: ``text``: name of the counted things, in descriptions; ``since``: the beginning of the count, likewise;
+        ``counted``: statistic of the rate, None for the sum of the recorded values.
         """
         sensor = self.sensor(sensor_name)
         rate = self.metric_name(f"{name}-rate", group, tags, f"{text} per second")
@@ -158,7 +158,7 @@ class Metrics:
     def add_source(self, refresh: Callable[[], None]) -> None:
         """Call ``refresh`` before each look-up; it may ``adopt`` sensors made by native code.
 
-        It must be cheap when there are no new sensors, and must not look anything up here.
+        ``refresh`` must be cheap when there are no new sensors, and must not look up metrics itself.
         """
         self._sources.append(refresh)
 

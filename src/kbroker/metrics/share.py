@@ -13,10 +13,10 @@ SHORTEST_NS = 1_000_000_000
 
 
 class Share:
-    """Growth of a counter divided by the elapsed time, 0 to 1, over the last minute or a longer measurement interval.
+    """Growth of a counter divided by elapsed time and number of threads, 0 to 1, over at least a minute between samples.
 
     Each measurement is a sample, so that no thread takes samples. The first one covers the time since creation.
-    Args: ``spent_ns`` the counter; ``threads`` the number of threads that increase it; ``clock``.
+    Args: ``spent_ns`` returns the counter, ``threads`` the number of threads that increase it.
     Threads: any.
     """
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)
 
-#: Names of the wire tables of the values, those of markers of transactions excluded.
+#: Names of the wire tables of the values, except those of transaction markers.
 VALUE_TABLES: Mapping[int, str] = {
     LEADER_CHANGE: "LeaderChangeMessage",
     SNAPSHOT_HEADER: "SnapshotHeaderRecord",

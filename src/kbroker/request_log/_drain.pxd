@@ -34,7 +34,7 @@ cdef enum:
 
 cdef struct PartitionBatch:
     Buffer complete             # consecutive batches
-    BatchDraft draft            # the next one
+    BatchDraft draft            # the incomplete batch after them
 
 cdef struct TopicBatches:
     int32_t partition_count     # 0: no topic

@@ -57,7 +57,7 @@ cdef bint fold(DrainCore *drain, RecordSink *sink, const Record *record) noexcep
     cdef Record earlier
     if kept != NULL and is_same_poll(kept, record):
         earlier = kept[0]
-        kept[0] = record[0]             # the bytes after it are the same
+        kept[0] = record[0]             # the client id after it is the same
         kept.repeated += earlier.repeated
         kept.request_bytes += earlier.request_bytes
         kept.response_bytes += earlier.response_bytes

@@ -251,7 +251,7 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
     if request.dequeue_ns == 0 or kafka.record_flags & RECORD_SKIP or not 0 <= kafka.api_key < KNOWN_APIS:
         return                          # never handled, or excluded from the log
     if not log.is_known[kafka.api_key] or (kafka.header_bytes == 0 and kafka.api_key != API_VERSIONS):
-        return                          # its header was refused
+        return                          # its API is unknown, or its header was refused
     if is_late:
         mutex_lock(&log.late_lock)
     if quota_events != NULL and quota_events.verdict_count > 0:

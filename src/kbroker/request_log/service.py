@@ -117,7 +117,7 @@ class RequestLog:
             self._writer.flush(unfold=True)
 
     def stop(self, timeout_s: float) -> None:
-        """Write the remaining records, after the last one was recorded. Idempotent."""
+        """Write the remaining records and end the thread, after the last request was recorded. Idempotent."""
         writer, self._writer = self._writer, None
         if writer is None or self._thread is None:
             return
@@ -138,7 +138,7 @@ class RequestLog:
         return RequestLogFigures(writer.written, writer.dropped, writer.written_bytes, core.queued_bytes)
 
     def _form(self, partitions: int) -> tuple[Format, RecordFormat]:
-        """Return the format of records and the writer of their bytes."""
+        """Return the collector of the bytes to write, and the format that takes the records."""
         wants_lines = bool(self.settings.folder)
         if not self.settings.is_arrow:
             from kbroker.request_log._json_lines import JsonLines

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TIMEOUT_S = 10.0
-MAX_RESPONSE_BYTES = 1 << 16  # of a response, which is not used; after a longer one, a new connection is opened
+MAX_RESPONSE_BYTES = 1 << 16  # read of a response, which is not used; after a longer one, a new connection is opened
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1000, 30_000
 CONTENT_TYPE = "application/x-protobuf"
 
@@ -77,7 +77,7 @@ class Forwarder:
         self._report(reason)
 
     def stop(self, timeout_s: float) -> bool:
-        """Send the queue once more, without pauses, and end the thread; return whether it ended in time."""
+        """Send each queued message once more, without pauses, and end the thread; return whether it ended in time."""
         with self._changed:
             self._is_stopping = True
             if self._pausing is not None:

@@ -21,8 +21,8 @@ NEVER_MS = -(1 << 62)
 class ClientInstance:
     """One client. Threads: under its manager's lock; any for attributes that never change.
 
-    Args: ``facts``: properties of the client at its first request; ``version`` of the subscriptions by which it is
-    created; a later version creates it again.
+    Args: ``facts``: properties of the client at its first request; ``version``: of the subscriptions from which the
+    instance is created; a later version creates it again.
     """
 
     def __init__(self, uuid: UUID, facts: ClientFacts, principal: str, requested: Requested, version: int) -> None:
@@ -38,14 +38,14 @@ class ClientInstance:
         self.last_get_ms = self.last_push_ms = NEVER_MS
 
     def accepts_get(self, now_ms: int) -> bool:
-        """Return whether the push interval has passed since the last accepted request, and note this one then."""
+        """Return whether the push interval has passed since the last accepted get or push; if so, note this get."""
         is_due = now_ms - max(self.last_get_ms, self.last_push_ms) >= self.requested.interval_ms
         if is_due:
             self.last_get_ms = now_ms
         return is_due
 
     def accepts_push(self, now_ms: int) -> bool:
-        """Return whether the interval has passed since the last accepted push, and note this one then.
+        """Return whether the interval has passed since the last accepted push; if so, note this push.
 
         The first push after an accepted get is accepted at once: clients shorten their first interval at random.
         """
@@ -62,7 +62,7 @@ class ClientInstance:
 class InstanceCache:
     """Instances by id, at most ``limit``; the least recently used is removed for a new one. Threads: one at a time.
 
-    Args: ``on_removed``: called with each instance that expires, is replaced by a new client, or whose connection ends.
+    Args: ``on_removed``: called with each removed instance, but not with one that has a new instance of the same id.
     """
 
     def __init__(self, on_removed: Callable[[ClientInstance], object], limit: int = MAX_INSTANCES) -> None:

@@ -171,7 +171,7 @@ class ClientMetricsManager:
         begun_ns = self._clock.now_ns()
         try:
             self._receive(push)
-        except Exception as error:  # errors of the decoder too: a client's data must not appear as a broker failure
+        except Exception as error:  # even a bug of the decoder: a client's data must not cause a broker error
             logger.info("client instance %s: metrics cannot be decoded: %s", text, error)
             self.sensors.failed(text)
             return False
@@ -242,13 +242,13 @@ class ClientMetricsManager:
                 return found
 
     def _watch(self, instance: ClientInstance, client: Client) -> None:
-        """Remove the instance once this connection is closed: a connection has one instance, the latest."""
+        """Watch the connection, to remove the instance when it is closed; a connection has one instance, the latest."""
         connection_id = client.connection_id
         if not connection_id:
             return
         if connection_id not in self._connections:
             self._closed.watch(connection_id)
-            if client.is_closed():  # the instance expires
+            if client.is_closed():  # not watched: the instance will expire
                 self._closed.forget(connection_id)
                 return
         self._connections[connection_id] = instance.uuid

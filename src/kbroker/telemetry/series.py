@@ -54,7 +54,7 @@ class ClientSeries:
         self._omitted = 0
 
     def put(self, client_instance_id: UUID, points: Iterable[Point], now_ms: int) -> None:
-        """Add the values of a push."""
+        """Add or replace the latest values by those of a push; count new series beyond the limits as left out."""
         with self._lock:
             client = self._clients.setdefault(client_instance_id, _Client())
             client.pushed_ms = now_ms
@@ -94,7 +94,7 @@ class ClientSeries:
             return SeriesFigures(count, self._size_bytes, self._omitted)
 
     def _makes_room(self, client: _Client, key: Key) -> bool:
-        """Count a new series; return whether the limits permit it."""
+        """Return whether the limits permit a new series, and count its size if so."""
         name, attributes = key
         size = SERIES_BYTES + len(name) + sum(100 + len(one) + len(text) for one, text in attributes)
         if len(client.values) >= self._max_client_series or self._size_bytes + size > self._max_bytes:

@@ -62,7 +62,7 @@ class TelemetryService:
         self._sweeps = scheduler.schedule("telemetry-expiry", self.manager.sweep, delay_ms=SWEEP_MS, period_ms=SWEEP_MS)
 
     def receive(self, push: Push) -> None:
-        """Decode a push and hand on its metrics. Raises: ValueError if it cannot be decoded or is too large."""
+        """Decode a push; keep, log and forward its metrics. Raises: ValueError if it is malformed or too large."""
         data = push.data
         if push.compression:
             data = decompress_bounded(push.compression, data, self.manager.max_bytes)

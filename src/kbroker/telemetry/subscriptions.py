@@ -87,7 +87,7 @@ def is_reserved(client_instance_id: UUID) -> bool:
 def _tester(subscription: str, pattern: str) -> Callable[[str], bool]:
     """Return the test for a whole text.
 
-    It takes linear time where the pattern permits that: the texts are chosen by clients.
+    The test takes linear time if the pattern permits it, because clients choose the texts.
     """
     try:
         linear = LinearPattern(pattern)

@@ -119,7 +119,7 @@ def check_broker_names(names: Iterable[str]) -> None:
 
 
 def checked_settings(values: Mapping[str, object] | None) -> Mapping[str, object]:
-    """Return values by the names of settings. Raises: TypeError for anything else, such as the path of a file."""
+    """Return the settings, none for None. Raises: TypeError for anything but a mapping, such as the path of a file."""
     if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
         return values
     if values is None:
@@ -172,7 +172,7 @@ class BrokerConfig:
         overrides: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Return the configuration of a properties file, an environment and ``key=value`` words, in this order.
+        """Return the configuration of a properties file, an environment and ``key=value`` words; later ones override.
 
         Raises: ConfigError for an invalid value or a word without ``=``; OSError if the file cannot be read.
         """
@@ -201,28 +201,28 @@ class BrokerConfig:
         return self.value(BROKER_TABLE[base_name(name)].name) if key is None else key.default
 
     def integer(self, name: str) -> int:
-        """Return the value of a whole-number key that is never null."""
+        """Return the value of a whole-number key that is never null. Raises: TypeError for another type."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name}: expected a whole number, got {value!r}")
         return value
 
     def boolean(self, name: str) -> bool:
-        """Return the value of a true/false key."""
+        """Return the value of a true/false key. Raises: TypeError for another type."""
         value = self.value(name)
         if not isinstance(value, bool):
             raise TypeError(f"{name}: expected true or false, got {value!r}")
         return value
 
     def text(self, name: str) -> str:
-        """Return the value of a text key, empty if null."""
+        """Return the value of a text key, empty if null. Raises: TypeError for another type."""
         value = self.value(name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name}: expected a string, got {value!r}")
         return value or ""
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return the value of a list key, empty if null."""
+        """Return the value of a list key, empty if null. Raises: TypeError for another type."""
         value = self.value(name)
         if value is not None and not isinstance(value, tuple):
             raise TypeError(f"{name}: expected a list, got {value!r}")
@@ -260,7 +260,7 @@ class BrokerConfig:
         return self.integer("node.id")
 
     def _mirror_node_id(self) -> None:
-        """Copy the id between node.id and its old name broker.id; node.id overrides."""
+        """Copy the id between node.id and its old name broker.id; node.id takes precedence."""
         old = self._static.get("broker.id")
         if isinstance(old, int) and old >= 0:
             self._static.setdefault("node.id", old)
@@ -278,17 +278,17 @@ class BrokerConfig:
 
     @property
     def log_dirs(self) -> list[Path]:
-        """Folders of the data."""
+        """The log folders."""
         return [Path(folder) for folder in self.words("log.dirs") or (self.text("log.dir"),)]
 
     @property
     def log_dir(self) -> Path:
-        """First folder of the data, which has the metadata log unless metadata.log.dir names another."""
+        """First log folder, which has the metadata log unless metadata.log.dir names another."""
         return self.log_dirs[0]
 
     @property
     def metadata_log_dir(self) -> Path:
-        """Folder of the metadata log."""
+        """Log folder with the metadata log."""
         return Path(self.text("metadata.log.dir") or self.log_dir)
 
     @property
@@ -355,7 +355,7 @@ class BrokerConfig:
     # ------------------------------------------------------------ dynamic values
 
     def set_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
-        """Replace the dynamic values of this broker and of all brokers; invalid ones are left out."""
+        """Replace the dynamic values of this broker and of all brokers; invalid and unknown ones have no effect."""
         self._texts_broker, self._texts_default = dict(broker), dict(default)
         self._dynamic_broker = _parsed(broker)
         self._dynamic_default = _parsed(default)
@@ -446,7 +446,7 @@ def _unescape(text: str) -> str:
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings in an environment.
 
-    Unknown names count, for a warning, if they have a ``_CFG_`` prefix or are misspelled names of settings.
+    Unknown names are included, for a warning, if they have a ``_CFG_`` prefix or are misspelled names of settings.
     """
     found: dict[str, str] = {}
     for name in sorted(environ):

@@ -108,7 +108,7 @@ _NOT_APPLIED = """
     ssl.engine.factory.class ssl.keystore.password ssl.truststore.password
 """
 
-#: Kafka accepts changes of these at run time, as of unknown configs, and applies the values of the start.
+#: Configs whose changes at run time Kafka accepts, like those of unknown configs, without applying them.
 AUTHORIZER_NAMES = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
 #: Selector of replicas for consumers (KIP-392) and its only value that has an effect.

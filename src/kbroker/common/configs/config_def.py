@@ -71,7 +71,7 @@ def folder_error(key: str, folder: str, error: OSError | ValueError) -> ConfigEr
 class Validator(NamedTuple):
     """Check of a value: ``check`` returns the reason for a refusal or None; ``allowed`` describes the valid values.
 
-    A list is checked word by word. ``keeps_list``: it is checked as one text, and may have empty and repeated words.
+    A list is checked word by word, or, with ``keeps_list``, as one text, which may have empty and repeated words.
     """
 
     allowed: str
@@ -228,12 +228,12 @@ def key(
     synonym: str | None = None,
     default_doc: str = "",
 ) -> ConfigKey:
-    """Return a row of the table, with words for its type, its importance and its changes at run time."""
+    """Return a row of the table; words name its type, its importance and the scope of its changes at run time."""
     scope = _DYNAMIC[dynamic]
     return ConfigKey(name, _TYPES[kind], default, doc, validator, _IMPORTANCE[importance], scope, synonym, default_doc)
 
 
-# a look-up in a dictionary takes 0.02 us and in an enum class 0.4 us; the start makes three for each key
+# a look-up in a dictionary takes 0.02 us, in an enum class 0.4 us; a start makes three for each key
 _TYPES = {kind.name.lower(): kind for kind in ConfigType}
 _IMPORTANCE = {importance.value: importance for importance in Importance}
 _DYNAMIC = {dynamic.value: dynamic for dynamic in Dynamic}

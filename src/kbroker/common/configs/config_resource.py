@@ -50,9 +50,9 @@ class ConfigChange(NamedTuple):
 
 
 def check_broker_id(text: str, node_id: int, noun: Literal["Node", "Broker"] = "Node", more: str = ",") -> None:
-    """Check that a resource of a broker is this node's.
+    """Check that the name of a broker resource is the id of this node.
 
-    Args: ``noun`` and ``more`` of the errors, which Kafka words in several ways. Raises: KafkaError INVALID_REQUEST.
+    Args: ``noun`` and ``more``: words of the error, which vary in Kafka. Raises: KafkaError INVALID_REQUEST.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 11):

@@ -8,7 +8,7 @@ from kbroker.common.configs.config_def import ConfigKey, Validator, between, key
 
 
 def bound_name(name: str, bound: Literal["min", "max"]) -> str:
-    """Return the broker's key of a bound of the config of a single group: of share.session.timeout.ms, for example."""
+    """Return the broker's key that bounds a group config: group.share.min.session.timeout.ms, for example."""
     kind, _, config = name.partition(".")
     return f"group.{kind}.{bound}.{config.removeprefix('num.')}"
 
@@ -16,7 +16,7 @@ def bound_name(name: str, bound: Literal["min", "max"]) -> str:
 def with_bounds(
     of_all: ConfigKey, low: int, high: int, low_check: Validator | None = None, high_check: Validator | None = None
 ) -> tuple[ConfigKey, ConfigKey, ConfigKey]:
-    """Return the key of all groups of a kind and the keys of its bounds, by default with the check of the first."""
+    """Return the broker's key for all groups of a kind, and the keys of its bounds, by default with the same check."""
     name = of_all.name.removeprefix("group.")
     return (
         of_all,
@@ -26,7 +26,7 @@ def with_bounds(
 
 
 def member_keys(kind: str, assignment_importance: Literal["medium", "low"] = "medium") -> tuple[ConfigKey, ...]:
-    """Return the keys of the sessions, the heartbeats and the target assignments of a kind of groups."""
+    """Return the keys of session timeout, heartbeat interval and assignment interval for a kind of groups."""
     session = key(
         f"group.{kind}.session.timeout.ms",
         "int",

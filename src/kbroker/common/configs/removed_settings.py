@@ -12,7 +12,7 @@ _OVERRIDE = re.compile(r"(.+)[:=]\s*(\d+\s*[KMG]?)B?", re.IGNORECASE)
 def suggest_replacement(name: str, value: str) -> str | None:
     """Return a sentence about the replacement of a removed setting; None for any other name.
 
-    Quotas are stored, so the command in the sentence is run once. ``value`` has the form of the file: 2M, or
+    Quotas are stored, so the command in the sentence is run once. ``value``: as in the properties file, such as 2M or
     clientA:4M,clientB:10M.
     """
     if name == "delegation.token.master.key":  # its value is a secret

@@ -45,9 +45,9 @@ def hash_order(
     """Return items, each once, in the order of a Java hash map into which they were put one after the other.
 
     Args:
-        is_presized: the table was made for all of them at once, as that of a copy.
-        smallest_table: slots of the table when the map was made.
-        held: number of items in the map, where ``items`` are some of them.
+        is_presized: the table was made large enough for all items, as for a copy of another map.
+        smallest_table: minimum number of slots, those of an empty map.
+        held: number of items in the map, if ``items`` are only some of them.
     """
     count = len(items) if held is None else held
     slots = smallest_table

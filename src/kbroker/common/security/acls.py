@@ -249,7 +249,7 @@ def decide(
     """Return whether a client may perform an operation, and the rule that decides.
 
     Args:
-        acls: rules, at least all about the resource. allows_without_rule: allow.everyone.if.no.acl.found.
+        acls: at least all rules about the resource. allows_without_rule: allow.everyone.if.no.acl.found.
     """
     if principal in super_users:
         return SUPER_USER

@@ -44,7 +44,7 @@ def pem_file(*texts: str) -> Iterator[str]:
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """Return the reason for which Python's ssl loads no key or certificates, in one line."""
+    """Return the reason why Python's ssl refuses a key or certificates, in one line."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "not PEM of a private key and its certificates, or not the ssl.key.password of the key"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
