@@ -196,7 +196,7 @@ cdef class BaseClock:
         return clock_now_ms(borrow_clock(self))
 
     def epoch_ms(self) -> int:
-        """Return milliseconds since 1970, carried by the monotonic clock: never jumps when the wall clock is set."""
+        """Return milliseconds since 1970 by the monotonic clock, which does not jump when the wall clock is set."""
         return clock_epoch_ms(borrow_clock(self))
 
     def wall_ms(self) -> int:

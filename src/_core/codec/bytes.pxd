@@ -8,7 +8,7 @@ The caller checks that the bytes exist for ``load``, ``store`` and ``put``; ``ge
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    MAX_LENGTH = 2147483647     # of a string, of bytes, of an array, of a tagged section
+    MAX_LENGTH = 2147483647     # maximum of a string, of bytes, of an array, of a tagged section
     VARINT_MAX_BYTES = 5             # maximum for 32 bits
     VARLONG_MAX_BYTES = 10           # maximum for 64 bits
 
@@ -83,7 +83,7 @@ cdef inline int put_uvarint(void *at, uint64_t value) noexcept nogil:
     return size + 1
 
 cdef inline int put_varlong(void *at, int64_t value) noexcept nogil:
-    """Write a varint or a varlong, which have the same form."""
+    """Write a varint or a varlong, which have the same form; return the number of bytes written."""
     return put_uvarint(at, zigzag(value))
 
 cdef inline int get_bits(const void *at, const void *end, int max_bytes, uint64_t *out) noexcept nogil:

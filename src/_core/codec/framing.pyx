@@ -44,7 +44,7 @@ cdef Request *new_frame(Framing *framing, int64_t size_bytes) noexcept nogil:
 
 
 cdef bint ensure_capacity(Request *frame, int64_t limit) noexcept nogil:
-    """Make at least one free byte, doubling the capacity up to ``limit``."""
+    """Make at least one free byte, doubling the capacity up to ``limit``; false: out of memory."""
     cdef int64_t capacity
     cdef char *grown
     if frame.filled_bytes < frame.capacity_bytes:
@@ -91,7 +91,7 @@ cdef inline void charge(FrameReader *reader, int64_t size_bytes) noexcept nogil:
 
 
 cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept nogil:
-    """Charge the pool for a frame of known size, and create the frame."""
+    """Charge the pool for a frame of known size, and create the frame; return a FeedResult."""
     cdef int64_t size_bytes = reader.declared_bytes
     cdef bint charged = size_bytes > 0 and pool.size_bytes >= 0 and reader.limit_bytes == 0
     if charged and not pool_try_allocate(pool, size_bytes):
@@ -152,7 +152,7 @@ cdef int feed_prefixed(
 
 cdef int grow_partial(
         Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes) noexcept nogil:
-    """Append to a frame whose size is not known yet, charging the appended bytes."""
+    """Append to a frame whose size is not known yet, charging the appended bytes; return a FeedResult."""
     cdef Request *frame = reader.partial
     if frame is NULL:
         frame = new_frame(framing, INLINE_PAYLOAD_BYTES + 1)    # with its own memory, to grow

@@ -152,7 +152,7 @@ cdef class Metric:
 
         A rate: (observed - bound) / bound x window; a token bucket: -tokens / bound seconds; rounded half up; below
         zero while the quota is kept.
-        Args: observed: None measures. max_throttle_ms: the maximum result, None for any.
+        Args: observed: None: the measured value. max_throttle_ms: the maximum result, None for any.
         Raises: ValueError without a quota, or if the metric is neither a rate nor a token bucket.
         """
         cdef int64_t now_ms, throttle_ms

@@ -78,7 +78,7 @@ cdef class MetricConfig:
     """Immutable configuration of a metric; ``replace`` makes a changed copy.
 
     Args:
-        samples: how many samples make the monitored window, 1 to 100,000.
+        samples: number of samples in the monitored window, 1 to 100,000.
         window_ms: length of ONE sample in milliseconds, 1 to 2**40; the whole window is ``samples`` times that.
         event_window: events after which a sample is complete whatever its age, >= 1; None means never.
         quota: the bound that is checked, or None.

@@ -35,7 +35,7 @@ cdef SensorCore *borrow_sensor(object sensor) except NULL:
 
 
 class QuotaViolationError(Exception):
-    """Error: a metric violates its quota. It is cheap to raise; a value whose record raised it stays recorded.
+    """Violation of a metric's quota. It is cheap to raise; except by a strict check, the value stays recorded.
 
     Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (time until the average is back at the
     bound, uncapped; None for a metric that is neither a rate nor a token bucket).
@@ -499,7 +499,7 @@ cdef class SensorRegistry:
             self._metrics.update(sensor.metrics)
 
     def remove_sensor(self, name) -> bool:
-        """Remove a sensor, its metrics and, with them, every sensor below it; False if there is none.
+        """Remove a sensor, its metrics and its child sensors; return False if there is no such sensor.
 
         A removed sensor (``is_removed``) can still be recorded into, but the registry no longer shows its metrics.
         """

@@ -6,7 +6,7 @@ from kbroker._core.sync cimport AtomicI64, Mutex
 cdef struct PoolWaiter:         # a network loop with channels that wait for memory; embedded in it
     PoolWaiter *next
     PoolWaiter *prev
-    void (*wake)(void *arg) noexcept nogil      # under the pool's lock: must take none
+    void (*wake)(void *arg) noexcept nogil      # called under the pool's lock: must take no lock
     void *arg
     bint is_queued
 

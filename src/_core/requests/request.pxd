@@ -111,7 +111,7 @@ cdef struct Request:
     # Called with the response, before the network thread has it; true: the hook keeps the request and responds later,
     # or never.
     bint (*response_hook)(Request *request) noexcept nogil
-    void *response_hook_arg     # a count of it
+    void *response_hook_arg     # owned count
     void (*release_response_hook)(void *arg) noexcept nogil
     # The context is after the struct, the payload after the context, the room after the payload.
 
@@ -145,6 +145,6 @@ cdef char *request_room(Request *request, int64_t *size_bytes) noexcept nogil
 # Add a region to the response: a small one in inline_out, others malloc'ed. NULL: out of memory.
 cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil
 cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil
-# takes the count
+# Add a region of a file, and take over the caller's count of it; false: out of memory, the count stays the caller's.
 cdef bint request_add_file(Request *request, OpenFile *file, int64_t position, int64_t size_bytes) noexcept nogil
 cdef void request_clear_response(Request *request) noexcept nogil

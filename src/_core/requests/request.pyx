@@ -52,7 +52,7 @@ cdef void session_release(Session *session) noexcept nogil:
 
 
 cdef Request *cache_take(RequestCache *cache, size_t size_bytes) noexcept nogil:
-    """Return the first request, of whose memory ``size_bytes`` may be used."""
+    """Take the first request from the cache; the first ``size_bytes`` of its memory may be used."""
     cdef Request *request = cache.first
     allow(request, size_bytes)
     cache.first = request.next

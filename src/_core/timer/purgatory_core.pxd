@@ -26,7 +26,7 @@ cdef struct OperationTable:
     void (*on_complete)(Operation *op) noexcept nogil
     void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
     void (*destroy)(Operation *op) noexcept nogil           # after the last count; the payload was freed at completion
-    void (*let_go)(Operation *op) noexcept nogil            # release a check's count, of one not completed; may be NULL
+    void (*let_go)(Operation *op) noexcept nogil            # release a check's count of a waiting operation; may be NULL
 
 cdef struct Operation:
     AtomicI64 refs              # caller, each watch list, timer
@@ -64,7 +64,7 @@ cdef bint operation_is_completed(Operation *op) noexcept nogil
 cdef bint purgatory_try_complete_else_watch(
     Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
 cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
-cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # their number; completes none
+cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # number of ops; completes none
 cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
 cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
 # Take one turn of the reaper: advance the timer, then maybe purge.
@@ -94,7 +94,7 @@ cdef inline Operation *operation_of(TimerEntry *entry) noexcept nogil:
 
 cdef enum:
     LOOKS_PER_TURN = 256        # some 10 us
-    ENTRIES_PER_OPERATION = 4   # of the capacity for entries
+    ENTRIES_PER_OPERATION = 4   # average that the capacity allows
 
 cdef struct WaitingEntry:       # an operation under one of its keys
     Operation *op               # counted

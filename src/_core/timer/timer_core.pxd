@@ -42,7 +42,7 @@ cdef struct Timer:                  # counted
     bint closed
     Cond changed                    # signals an earlier bucket, a due entry, a move of the virtual time, the close
     int32_t wheel_size
-    int64_t wake_calls              # of timer_wake
+    int64_t wake_calls              # calls of timer_wake
     int64_t offers                  # buckets put in the queue
     Bucket fresh                    # due when added; joins `due` at the next collect, or a callback could loop forever
     Bucket due                      # expired, not yet taken

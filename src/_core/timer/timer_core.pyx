@@ -106,7 +106,7 @@ cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
     slot_number *= wheel.tick_ms
     if bucket.expiration.key == slot_number:
         return False
-    # It was -1: the clock passes a slot only by taking its bucket. The queue is large enough for all buckets.
+    # The key was -1: the clock passes a slot only by taking its bucket. The queue is large enough for all buckets.
     heap_add(&timer.queue, &bucket.expiration, slot_number)
     timer.offers += 1
     return heap_top(&timer.queue) is &bucket.expiration

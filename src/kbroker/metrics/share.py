@@ -13,7 +13,7 @@ SHORTEST_NS = 1_000_000_000
 
 
 class Share:
-    """Growth of a counter divided by elapsed time and number of threads, 0 to 1, over at least a minute between samples.
+    """Growth of a counter divided by elapsed time and number of threads, 0 to 1, over the last minute or longer.
 
     Each measurement is a sample, so that no thread takes samples. The first one covers the time since creation.
     Args: ``spent_ns`` returns the counter, ``threads`` the number of threads that increase it.
