@@ -19,7 +19,7 @@ from kbroker.share.window import InFlightWindow
 
 MIN_THROTTLED_DELIVERIES = 2
 
-#: Lock records for a member: first offset, last offset.
+#: Locks records for a member, from a first to a last offset, and returns the lock.
 LockRecords = Callable[[str, int, int], AcquisitionLock]
 
 
@@ -58,7 +58,7 @@ def acquire(
     fetched: Fetched,
     lock_records: LockRecords,
 ) -> list[AcquiredRecords]:
-    """Acquire records for a member. The caller holds the share partition's lock.
+    """Acquire records for a member, and return their ranges. The caller holds the share partition's lock.
 
     Args: ``fetch_offset``: the offset that was read; ``fetched``: the result, with at least one batch.
     """
@@ -77,7 +77,7 @@ def acquire(
 
 @dataclass
 class _Acquisition:
-    """One acquisition."""
+    """State of one acquisition: the ranges that were ``found``, and the ``count`` of their records."""
 
     window: InFlightWindow
     member_id: str
@@ -88,7 +88,7 @@ class _Acquisition:
     count: int = 0
 
     def run(self, last: int, left: int) -> list[AcquiredRecords]:
-        """Acquire up to ``left`` records of the fetched ones to offset ``last``."""
+        """Acquire about ``left`` of the fetched records to offset ``last``; return their ranges."""
         window = self.window
         first = base = self.fetched.batches[0].base_offset
         floor = window.floor(base)
@@ -142,7 +142,7 @@ class _Acquisition:
         return maximum
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
-        """Return whether the batch has available records that were delivered often."""
+        """Return whether the batch has available records that were delivered ``throttled_deliveries`` times or more."""
         limit = self.limits.throttled_deliveries
         runs = batch.between(first, last) if batch.is_split else batch.runs
         return any(run.is_available and run.delivery_count >= limit for run in runs)
@@ -216,7 +216,7 @@ class _Acquisition:
     def _split(self, first: int, last: int) -> Iterable[tuple[int, int]]:
         """Yield ranges at batch boundaries, each with at least the batch size except the last one."""
         limits = self.limits
-        size = max(1, limits.batch_size)  # unchecked: below 1, ranges would be empty or begin before ``first``
+        size = max(1, limits.batch_size)  # the client's value, maybe below 1: a range must not be empty
         if not limits.is_record_limit and last - first + 1 > size:
             for batch in self.fetched.batches:
                 if batch.base_offset > last:

@@ -77,7 +77,7 @@ class ShareFetch:
     errors: Results = field(default_factory=dict)
 
     def add_error(self, key: SharePartitionKey, error: KafkaError) -> None:
-        """Respond with an error for a partition."""
+        """Set the error of a partition in the response."""
         self.errors[key] = FetchedPartition(error.error, error.message)
 
 
@@ -154,7 +154,7 @@ class DelayedShareFetch(DelayedOperation):
             share.release_fetch_lock(self)
 
     def _is_enough(self, ready: Mapping[SharePartitionKey, int]) -> bool:
-        """Return whether the minimum of bytes can be read, or a partition has an error."""
+        """Return whether the minimum of bytes can be read; also if a partition has an error or crosses a segment."""
         params = self._fetch.params
         total = 0
         for (key, offset), max_bytes in zip(ready.items(), uniform_bytes(params.max_bytes, len(ready)), strict=True):
@@ -197,8 +197,8 @@ def read_enough(
 ) -> tuple[Errors, Fetched]:
     """Read batches with about the wanted number of records, but no less than one batch if the limit allows it.
 
-    Kafka reads up to the maximum size, and sends a part of that. Here the size of the share partition's records is
-    remembered instead.
+    Kafka reads up to the maximum size, and sends a part of that. Here the average size of the records that the share
+    partition read last limits the read.
     """
     share, log = one
     wanted = max(1, min(max_records, share.free_records()))

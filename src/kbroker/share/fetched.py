@@ -31,7 +31,7 @@ class AcquiredRecords(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Records of a partition from a batch boundary on. An incomplete batch at the end of ``records`` does not count."""
+    """Records of a partition from a batch boundary on; ``batches`` leaves out an incomplete batch at their end."""
 
     records: bytes
     batches: Sequence[RecordBatch]

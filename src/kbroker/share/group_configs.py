@@ -29,7 +29,7 @@ class ShareGroupConfigs:
 
     @property
     def record_lock_duration_ms(self) -> int:
-        """Milliseconds of an acquisition lock."""
+        """Duration of an acquisition lock in milliseconds."""
         return self._limited("record.lock.duration.ms")
 
     @property
@@ -39,7 +39,7 @@ class ShareGroupConfigs:
 
     @property
     def max_record_locks(self) -> int:
-        """Maximum number of records in flight of a partition."""
+        """Maximum number of records of a partition in flight."""
         return self._limited("partition.max.record.locks")
 
     @property
@@ -62,7 +62,7 @@ class ShareGroupConfigs:
 
 
 def share_limits(config: BrokerConfig) -> Mapping[str, Limits]:
-    """Return the broker's settings that a group can replace, with the bounds of the value of the group."""
+    """Return the broker's settings that a group can replace, with the bounds of the group's values."""
     names = "record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"
     words = "", "min.", "max."
     return {name: Limits(*(config.integer(f"group.share.{word}{name}") for word in words)) for name in names}

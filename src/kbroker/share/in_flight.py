@@ -20,12 +20,12 @@ NO_MEMBER = ""
 
 
 class RecordState(enum.IntEnum):
-    """States of records, with the numbers in stored state."""
+    """States of records, with their numbers in the stored state."""
 
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
-    ARCHIVING = 3  # of stored state only
+    ARCHIVING = 3  # in stored state only
     ARCHIVED = 4
 
 
@@ -146,7 +146,7 @@ class InFlightRun:
         transition.runs.append(self)
 
     def end(self, is_stored: bool) -> None:
-        """Keep the state of a transition that is stored; otherwise return to the previous state."""
+        """Keep the new state if it is stored; else restore the previous one, or release records if the lock expired."""
         transition, previous, lock = self.transition, self.previous, self.lock
         self.transition = self.previous = None
         if is_stored or self.is_final:
@@ -187,7 +187,7 @@ _first_offset = attrgetter("first_offset")
 
 
 class InFlightBatch:
-    """Records that were acquired first together. ``is_split``: the state of single records is tracked.
+    """Records that were first acquired together. ``is_split``: the state of single records is tracked.
 
     A split batch stays one batch, as in Kafka: errors and the throttling of deliveries depend on it.
     """
@@ -219,7 +219,7 @@ class InFlightBatch:
         return self.runs[self.index_of(offset)]
 
     def cut(self, offset: int) -> bool:
-        """Split runs so that one begins at ``offset``; return whether the batch has it after its first offset."""
+        """Split runs so that one begins at ``offset``; return False if the batch lacks it or begins with it."""
         if not self.first_offset < offset <= self.last_offset:
             return False
         self.is_split = True

@@ -15,7 +15,7 @@ from kbroker.common.errors import Errors, KafkaError
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 _MAX_EPOCH = 2**31 - 1
 MAX_PARTITIONS = 1_000_000  # limit for all sessions: 350 MB
-_FORGET_EVERY = 64  # sessions of a connection after which those that have ended are forgotten
+_FORGET_EVERY = 64  # number of a connection's session keys after which the keys of ended sessions are removed
 
 
 class SharedPartition(NamedTuple):
@@ -27,7 +27,7 @@ class SharedPartition(NamedTuple):
 
     @property
     def place(self) -> tuple[UUID, int]:
-        """Topic id and number."""
+        """Topic id and partition number."""
         return self.topic_id, self.partition
 
 
@@ -99,7 +99,7 @@ class ShareSessionCache:
         added: Iterable[SharedPartition] = (),
         removed: Iterable[tuple[UUID, int]] = (),
     ) -> ShareSession:
-        """Check the epoch of a request, which may be the final one, and change the partitions.
+        """Check the epoch of a request, change the partitions, and return the session; the final epoch changes nothing.
 
         Raises: KafkaError for an unknown session, another epoch, or at the limit of partitions.
         """

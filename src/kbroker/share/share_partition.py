@@ -40,7 +40,7 @@ from kbroker.share.window import InFlightWindow
 
 logger = get_logger(__name__)
 
-#: Called once: None, or the error.
+#: Called once, with None or the error.
 Done = Callable[[KafkaError | None], None]
 
 _STATE_OF_TYPE = {
@@ -187,7 +187,7 @@ class SharePartition:
     # ------------------------------------------------------------ fetches
 
     def acquire_fetch_lock(self, holder: object) -> bool:
-        """Acquire the right to read for this partition. Returns: False if another holder has it."""
+        """Acquire the right to read for this partition. Returns: False if it is held or the partition is not active."""
         with self.lock:
             if self._fetch_holder is not None or not self.is_active:
                 return False
@@ -274,7 +274,7 @@ class SharePartition:
         self._drain_writes(None, done, transition)
 
     def _acquired(self, batch: InFlightBatch, is_chosen: Callable[[InFlightRun], bool]) -> list[InFlightRun]:
-        """Return chosen acquired runs of a batch, which are cut at the start offset."""
+        """Return the chosen acquired runs of a batch, cut at the start offset."""
 
         def chosen() -> list[InFlightRun]:
             return [run for run in batch.runs if run.state is RecordState.ACQUIRED and is_chosen(run)]
@@ -302,7 +302,7 @@ class SharePartition:
                 self._change(batch.whole, ack.types[0], transition)
 
     def _acknowledged_batches(self, ack: AcknowledgementBatch) -> list[InFlightBatch]:
-        """Return the batches in flight that an acknowledgement concerns; the last one contains its end."""
+        """Return the batches in flight that an acknowledgement concerns, up to its end. Raises: KafkaError."""
         window = self.window
         floor = window.floor(ack.first_offset)
         if floor is None and ack.first_offset < window.start_offset <= ack.last_offset:
@@ -352,7 +352,7 @@ class SharePartition:
             self.window.complete_count += self.window.count_from_start(run.first_offset, run.last_offset)
 
     def _finish(self, transition: Transition, failure: KafkaError | None, done: Done) -> None:
-        """Undo a transition that failed, or let the persister store it. The lock is held."""
+        """Undo a failed transition, or queue the write that stores it. The lock is held."""
         if failure is not None:
             self._end(transition, is_stored=False)
         elif transition.runs:
@@ -473,7 +473,7 @@ class _Write(NamedTuple):
 
 
 def _check_owner(run: InFlightRun, member_id: str) -> None:
-    """Check that a member has acquired a whole batch, of which no change is in progress. Raises: KafkaError."""
+    """Check that a member has acquired a batch, and that no change of it is in progress. Raises: KafkaError."""
     if not run.member_id:
         raise KafkaError(Errors.INVALID_RECORD_STATE, _BATCH_NOT_ACQUIRED)
     if run.member_id != member_id:

@@ -11,7 +11,7 @@ from kbroker.share.share_partition import SharePartition
 def facts_of(share: SharePartition, now_ms: int) -> dict[str, Any]:
     """Return offsets, records by state, members with locks, and the time until the first lock expires, as JSON values.
 
-    Args: ``now_ms`` of the clock of the locks.
+    Args: ``now_ms``: the time of the clock that the locks use.
     """
     counts = dict.fromkeys(RecordState, 0)
     acquired: dict[str, int] = {}

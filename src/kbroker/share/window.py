@@ -40,7 +40,7 @@ class InFlightWindow:
     # ------------------------------------------------------------ batches
 
     def load(self, start_offset: int, batches: Iterable[StateBatch]) -> None:
-        """Take over a stored state. Raises: KafkaError for a state that is not valid."""
+        """Load a stored state. Raises: KafkaError for a state that is not valid."""
         self.start_offset = self.end_offset = start_offset
         gap_start, previous_last = NO_OFFSET, start_offset - 1
         for first_offset, last_offset, state_id, delivery_count in batches:
@@ -226,7 +226,7 @@ class InFlightWindow:
         return batch is not None and batch.run_at(self.start_offset).is_done
 
     def _done_prefix(self) -> tuple[int, int]:
-        """Return the end of the done records at the front, and their number from the start offset on."""
+        """Return the last of the done offsets at the front, and the number of them from the start offset on."""
         last_done, count = NO_OFFSET, 0
         gaps = self.has_gaps
         for batch in self.batches:
