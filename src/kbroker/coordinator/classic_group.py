@@ -102,7 +102,7 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """True if the member counts as alive: an open request proves that, except the very first join."""
+        """True if the member counts as alive: a delayed request proves that, except a member's very first join."""
         if not self.is_new and (self.on_joined is not None or self.on_synced is not None):
             return True
         return self.heartbeat_satisfied
@@ -134,7 +134,7 @@ class ClassicGroup:
     is_stored: bool = False  # the log has a record of the group itself
     is_known: bool = False  # a client has used it: even if empty, it stays until the next expiry of offsets
     lock: threading.RLock = field(default_factory=threading.RLock)
-    shard: GroupPartition = field(init=False, repr=False)  # set when the group is put into one
+    shard: GroupPartition = field(init=False, repr=False)  # set when the group is put into a partition
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
 
@@ -201,7 +201,7 @@ class ClassicGroup:
         self._count(member.protocols, 1)
 
     def restore(self, body: codec.Body) -> None:
-        """Restore the state in the fields of the group's record."""
+        """Restore the state from the fields of the group's record."""
         self.is_stored = True
         self.generation_id = body["Generation"]
         self.state_timestamp_ms = body.get("CurrentStateTimestamp", -1)
@@ -422,7 +422,7 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Return the protocol most members prefer among those all support; at a tie the first in Kafka's hash map.
 
-        Names in one slot of that map stay in the order of their first votes; Kafka's follows its members' random ids.
+        Names in one slot of that map stay in the order of their first votes; in Kafka it depends on random member ids.
         """
         total = len(self.members)
         votes: dict[str, int] = {}
@@ -460,7 +460,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to this topic; an undecodable one counts for every topic."""
+        """Return whether a member subscribes to this topic; True if a consumer's subscription cannot be decoded."""
         if self.subscribed_topics is None:
             return self.is_consumer_group
         return topic in self.subscribed_topics

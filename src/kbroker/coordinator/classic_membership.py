@@ -237,7 +237,7 @@ class Membership:
         self._joins.try_complete_else_watch(waiting, [_join_key(group)])
 
     def complete_join(self, group: ClassicGroup) -> None:
-        """End the wait for joins: members that did not rejoin are removed, the others get the next generation."""
+        """End the wait for joins: dynamic members that did not rejoin are removed, and the next generation begins."""
         with group.lock:
             if group.state is not GroupState.PREPARING_REBALANCE:
                 return  # the group was deleted, or the broker stops
@@ -339,7 +339,7 @@ class Membership:
     def heartbeat(
         self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> Errors:
-        """Extend a session; REBALANCE_IN_PROGRESS while the group prepares a rebalance."""
+        """Extend a session; return the error: REBALANCE_IN_PROGRESS while the group prepares a rebalance."""
         error = group.member_error(member_id, group_instance_id)
         if error is not Errors.NONE:
             return error
@@ -390,7 +390,7 @@ class Membership:
     # ------------------------------------------------------------ leave
 
     def leave(self, group: ClassicGroup, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Remove members; return one error code each, in order. The group changes once, after the last one."""
+        """Remove members; return one error code each, in order. A rebalance starts once, after the last one."""
         count = len(group.members)
         errors = [self._leave(group, one) for one in leaving]
         if len(group.members) < count:

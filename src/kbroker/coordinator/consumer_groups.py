@@ -109,7 +109,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
     # ------------------------------------------------------------ from outside
 
     def bump_epoch(self, group_id: str) -> None:
-        """Request a new target assignment, which members follow with their heartbeats. Raises: KafkaError."""
+        """Request a new target assignment, which members get with their heartbeats. Raises: KafkaError."""
         with self._groups.locked(group_id) as group:
             found = self.found(group_id, group)
             self.write(found, [RECORDS.epoch(group_id, GroupEpoch(found.epoch + 1, found.metadata_hash))])
@@ -173,7 +173,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
         return Errors.ILLEGAL_GENERATION if member.uses_classic_protocol else Errors.STALE_MEMBER_EPOCH
 
     def assigned(self, group: ConsumerGroup, member: ConsumerGroupMember, topic: str, partition: int) -> Assigned:
-        """Return the partition, if the member has it or is revoking it."""
+        """Return the partition with the epoch of its assignment, or the reason why the member may not commit for it."""
         known = self.image.get(topic)
         epoch = None if known is None else member.assignment_epoch(known.topic_id, partition)
         if epoch is None:

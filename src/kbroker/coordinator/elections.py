@@ -35,7 +35,7 @@ class CoordinatorService(Protocol):
 
 
 class CoordinatorElections:
-    """The coordinators of the nodes in this process, as a follower of the metadata. Threads: any."""
+    """Publisher of elections to the coordinators of the nodes in this process. Threads: any."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -56,7 +56,7 @@ class CoordinatorElections:
         return any(topic.name in INTERNAL_TOPICS for topic in delta.topics.changed.values())
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Unload the partitions that have another leader, then load them there."""
+        """Unload each partition with a new leader epoch at nodes that do not lead it, then load it at its leader."""
         for topic_id, topic in delta.topics.changed.items():
             before = delta.image.topics_by_id.get(topic_id)
             if topic.name in INTERNAL_TOPICS and before is not None:

@@ -81,7 +81,7 @@ class GroupMap:
             group.shard.drop(group, Errors.UNKNOWN_MEMBER_ID)
 
     def replace(self, old: Group, new: Group) -> None:
-        """Replace a group by another; both have the lock that the caller holds. ``old`` is dead."""
+        """Replace a dead group by another with the same lock, which the caller holds."""
         old.shard.replace(old, new)
 
     def close(self) -> None:

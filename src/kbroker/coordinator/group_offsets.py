@@ -58,7 +58,7 @@ class GroupOffsets:
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:
-        """Commit outside a transaction.
+        """Commit offsets outside a transaction.
 
         Args: ``record_offset``: offset of the first record; the other records follow it.
         """
@@ -78,7 +78,7 @@ class GroupOffsets:
             rows[place] = (number, value)
 
     def restore(self, place: TopicPartition, value: CommittedOffset, record_offset: int) -> None:
-        """Restore a committed offset from the log; ``end_restore`` follows the last one."""
+        """Restore a committed offset from the log; call ``end_restore`` after the last one."""
         self.committed[place] = value
         self._record_offsets[place] = record_offset
 

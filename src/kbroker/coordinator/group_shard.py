@@ -129,7 +129,7 @@ class GroupShard(CoordinatorShard):
 
 
 def _decode(index: int, raw_key: bytes, raw_value: bytes) -> tuple[Key, Any] | None:
-    """Decode a record; None if it is not of a group. Raises: UnreadableError for a malformed offset.
+    """Decode a record; None if it is not of a group or is malformed. Raises: UnreadableError for a malformed offset.
 
     Without that offset its consumer would start at another one.
     """

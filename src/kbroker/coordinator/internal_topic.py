@@ -67,7 +67,7 @@ class InternalTopic:
         return self._topics.partition(self._name, index)
 
     def led_epoch(self, index: int) -> int | None:
-        """Return the leader epoch by which this node leads a partition, None if it does not lead it."""
+        """Return the leader epoch with which this node leads a partition, None if it does not lead it."""
         view = self._topics.get(self._name)
         if view is None or not 0 <= index < len(view.registrations):
             return None
@@ -204,7 +204,7 @@ def append_end_marker(log: Any, marker: EndMarker) -> Written:
 
 
 def parts(log: Any, records: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
-    """Yield the records in parts that are a batch each, which the log takes unless one record is too large for it."""
+    """Yield the records in parts, one batch each, which the log accepts unless a single record is too large for it."""
     if len(records) == 1:
         yield list(records)  # most appends; reading the limit releases the GIL
         return
@@ -226,7 +226,7 @@ def parts(log: Any, records: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
 def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:
     """Pass all batches of a partition to ``take``, in the order of their offsets, several at a time.
 
-    Args: ``take(data, offset)`` reads the batches in ``data`` from ``offset`` on, of which the last may be cut, and
+    Args: ``take(data, offset)`` reads the batches in ``data`` from ``offset`` on, the last of which may be cut, and
     returns the next offset to read; ``read_bytes``: size of one read, which returns at least one batch.
     Raises: UnreadableError.
     """

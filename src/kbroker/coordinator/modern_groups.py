@@ -84,7 +84,7 @@ class ModernGroups(Generic[G, S]):
     def write(self, group: G, changes: Sequence[GroupRecord]) -> Written:
         """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError and changes nothing.
 
-        Returns: the records, which may not be on disk yet: most of them need not be, as members send heartbeats.
+        Returns: the write, which may not be on disk yet: most changes need no wait, as members repeat their heartbeats.
         """
         old = group.predecessor
         rows: list[KeyValue] = []
@@ -116,7 +116,7 @@ class ModernGroups(Generic[G, S]):
         return classic
 
     def replace(self, group: G, classic: ClassicGroup) -> None:
-        """Replace a group, which ends, by a classic group."""
+        """End a group, and replace it by a classic group."""
         self.membership.dismiss(group)
         self._groups.replace(group, classic)
 
@@ -177,7 +177,7 @@ class ModernGroups(Generic[G, S]):
         return Errors.STALE_MEMBER_EPOCH
 
     def assigned(self, group: G, member: Any, topic: str, partition: int) -> Assigned:
-        """Return the assignment of a partition to a member. Groups without offsets have no use for it."""
+        """Return the assignment of a partition to a member; not implemented by groups without offsets."""
         raise NotImplementedError
 
 

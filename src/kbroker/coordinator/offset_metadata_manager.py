@@ -231,7 +231,7 @@ class OffsetMetadataManager:
     # ------------------------------------------------------------ deletion
 
     def delete(self, group_id: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, Errors]:
-        """Delete offsets, pending ones too, except of topics that a member is subscribed to.
+        """Delete offsets, pending ones too, except of topics that a member is subscribed to; return the error of each.
 
         When this returns the deletions are in the log, and on disk if the topic's settings require it.
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.

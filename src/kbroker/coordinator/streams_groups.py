@@ -33,7 +33,7 @@ class DescribedStreamsMember(NamedTuple):
 
 
 class DescribedStreamsGroup(NamedTuple):
-    """Description of a streams group. ``subtopologies``: configured ones, if all topics exist as they must."""
+    """Description of a streams group. ``subtopologies``: configured ones, if all topics exist as required."""
 
     group_id: str
     state: ModernGroupState
@@ -96,7 +96,7 @@ class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
     # ------------------------------------------------------------ offsets
 
     def assigned(self, group: StreamsGroup, member: StreamsGroupMember, topic: str, partition: int) -> Assigned:
-        """Return the task with which the member reads the partition."""
+        """Return the task that reads the partition, with its epoch, or the reason why the member may not commit."""
         if group.topology is None:
             return Assigned("Topology is not available for offset commit validation.")
         reader = group.readers.get(topic)

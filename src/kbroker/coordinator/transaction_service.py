@@ -105,7 +105,7 @@ class PartitionMarkers:
         self.is_held: Callable[[TopicPartition], bool] | None = None
 
     def write(self, place: TopicPartition, marker: EndMarker) -> Errors:
-        """Write one marker, on disk if the topic's settings require it."""
+        """Write one marker, on disk if the topic's settings require it; return the error."""
         if self.is_held is not None and self.is_held(place):
             return Errors.NOT_LEADER_OR_FOLLOWER
         topic, index = place

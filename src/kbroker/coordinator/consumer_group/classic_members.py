@@ -156,7 +156,7 @@ class ClassicMembers:
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> tuple[ConsumerGroupMember, ClassicMetadata]:
-        """Return the member. Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member and its classic metadata. Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if instance_id is None:
             member = group.member(member_id)
         else:

@@ -118,7 +118,7 @@ class ConsumerGroupMember(NamedTuple):
 
 
 def new_member_id() -> str:
-    """Return a random member id, in the form of Kafka's ids: 22 characters, of which the first is not a dash."""
+    """Return a random member id, in the form of Kafka's ids: 22 characters, the first of which is not a dash."""
     while True:
         text = binascii.b2a_base64(uuid.uuid4().bytes, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -126,5 +126,5 @@ def new_member_id() -> str:
 
 
 def owned_at(epoch: int, partitions: Mapping[UUID, Iterable[int]]) -> Owned:
-    """Return partitions as all assigned at one epoch."""
+    """Return partitions with the same assignment epoch for all of them."""
     return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}

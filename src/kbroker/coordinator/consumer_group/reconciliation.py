@@ -62,7 +62,7 @@ def subscribed_topics(member: ConsumerGroupMember, resolved: Mapping[str, Resolv
 
 
 def _owns(owned: Owned, reported: Reported | None) -> bool:
-    """Return whether the member still owns one of these partitions; True if it has not reported any."""
+    """Return whether the member still owns one of these partitions; True if its heartbeat does not report any list."""
     if reported is None:
         return True
     return any(partition in owned.get(topic_id, ()) for topic_id, some in reported.items() for partition in some)

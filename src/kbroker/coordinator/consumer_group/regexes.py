@@ -67,7 +67,7 @@ class Regexes:
         updated: ConsumerGroupMember,
         changes: list[GroupRecord],
     ) -> RegexStatus:
-        """Take over a member's expression. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+        """Return the effect of a change of a member's expression; add records to ``changes``. Raises: KafkaError."""
         old, new = member.topic_regex, updated.topic_regex
         if old == new:
             return RegexStatus.UNCHANGED

@@ -67,14 +67,14 @@ class ModernGroup:
     MEMBER: ClassVar[type[Any]]
     UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its assignment
     HAS_OFFSETS: ClassVar[bool] = True  # it has committed offsets, and is deleted once they have expired
-    shard: GroupPartition  # set when the group is put into one
+    shard: GroupPartition  # set when the group is put into a partition
 
     def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.lock = threading.RLock() if lock is None else lock
         self.offsets = GroupOffsets() if offsets is None else offsets
         self.is_dead = False
-        self.predecessor: ClassicGroup | None = None  # replaced by its first records
+        self.predecessor: ClassicGroup | None = None  # the classic group that the first records replace
         self.is_stored = False  # the log has a record of the group itself
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
@@ -84,7 +84,7 @@ class ModernGroup:
         self.assignment_pause_ms = 0  # after two slow target assignments
         self.members: dict[str, Any] = {}
         self.targets: dict[str, Any] = {}  # target assignments by member id
-        self.refresh_deadline_ms = 0  # the topics are read again then, changed or not
+        self.refresh_deadline_ms = 0  # time at which the topics are read again, changed or not
         self.refresh_epoch = 0
         self.refresh_version = -1  # of the topics when they were read
         self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
@@ -124,7 +124,7 @@ class ModernGroup:
         return found
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to this topic. Groups without offsets have no use for it."""
+        """Return whether a member subscribes to this topic; not implemented by groups without offsets."""
         raise NotImplementedError
 
     def tombstones(self) -> Sequence[GroupRecord]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
+JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again without partitions
 LEAVE_EPOCH = -1  # in a heartbeat: the member leaves
 STATIC_LEAVE_EPOCH = -2  # in a heartbeat: a static member leaves for a short time
 

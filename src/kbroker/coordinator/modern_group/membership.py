@@ -23,7 +23,7 @@ from kbroker.coordinator.modern_group.topics_image import TopicHashes, TopicsIma
 
 logger = get_logger(__name__)
 
-TOPICS_REFRESH_MS = 3_600_000  # the topics are read again, even if nothing has changed
+TOPICS_REFRESH_MS = 3_600_000  # time after which the topics are read again, even if nothing has changed
 # Two slow assignments in a row are followed by a pause, whatever the assignment interval: otherwise the cost of a
 # flood of joins would grow with the square of their number.
 SLOW_ASSIGNMENT_MS, SLOW_PAUSE = 25, 4  # the pause takes that many times as long as the shorter of the two
@@ -141,7 +141,7 @@ class ModernMembership(Generic[G, S]):
         )
 
     def expire_later(self, group: G, kind: str, member_id: str, timeout_ms: int, reason: str, if_absent: bool) -> None:
-        """Remove a member after a time-out."""
+        """Remove a member after a time-out; ``if_absent`` keeps a time-out of this kind that is running."""
         begin = self.timers.set_if_absent if if_absent else self.timers.set
         begin(group, kind, member_id, timeout_ms, lambda: self.expire(group, member_id, reason))
 

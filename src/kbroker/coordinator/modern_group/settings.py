@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 INT32_MAX = 2**31 - 1
 
-#: The configs of a group itself, as stored: strings.
+#: Returns the configs of a group itself by its id, as stored: strings.
 GroupConfigs = Callable[[str], Mapping[str, str]]
 
 

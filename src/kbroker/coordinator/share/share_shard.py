@@ -144,7 +144,7 @@ class ShareShard(CoordinatorShard):
     # ------------------------------------------------------------ requests
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> tuple[ShareState, Written]:
-        """Return the state and the latest records; a new leader epoch is stored. Raises: KafkaError."""
+        """Return the state and the latest write; a new leader epoch is stored. Raises: KafkaError."""
         with self.lock:
             self.check()
             found = self._found(key, "Read")

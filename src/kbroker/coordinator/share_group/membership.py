@@ -111,7 +111,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     # ------------------------------------------------------------ assignment
 
     def _lacks_assignment(self, group: ShareGroup) -> bool:
-        """Return whether subscribed share partitions are initialized that the target assignment does not have."""
+        """Return whether the target assignment differs from the initialized share partitions of subscribed topics."""
         state = group.state_partitions
         if state is None or not state.initialized or not group.subscribers:
             return False
@@ -158,7 +158,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     def _reconciled(
         self, member: ShareGroupMember, epoch: int, target: Partitions, has_subscription_changed: bool
     ) -> ShareGroupMember:
-        """Return the member with those partitions of its target to whose topics it subscribes."""
+        """Return the member with the partitions of its target that belong to its subscribed topics."""
         if epoch == member.member_epoch and not has_subscription_changed:
             return member
         assigned = {

@@ -1,7 +1,7 @@
 """The sticky assignor of tasks: active and standby tasks stay where they are as long as the load stays even.
 
-The load of a process is its number of tasks per member. A standby task and the active task of its kind are on
-different processes, as are its standby tasks. Ties are broken as in Kafka, by the order of Java's hash maps and heaps.
+The load of a process is its number of tasks per member. The active copy of a task and its standby copies are all on
+different processes. Ties are broken as in Kafka, by the order of Java's hash maps and heaps.
 Warm-up tasks are not assigned, as in Kafka 4.3. Source: ``StickyTaskAssignor``, ``ProcessState``; KIP-1071.
 """
 

@@ -70,7 +70,7 @@ class StreamsGroup(ModernGroup):
     # ------------------------------------------------------------ changes
 
     def request_shutdown(self, member_id: str) -> None:
-        """Request the shutdown of the application; it ends with the last member."""
+        """Request the shutdown of the application; the request ends when the last member has left."""
         if self.shutdown_member_id is None:
             self.shutdown_member_id = member_id
 

@@ -42,7 +42,7 @@ class ConfiguredTopology(NamedTuple):
     """A topology with the numbers that follow from the topics.
 
     ``subtopologies``: none if they cannot be configured; ``task_counts``: by subtopology; ``missing``: internal topics
-    to create; ``problem``: None if all topics exist as they must.
+    to create; ``problem``: None if all topics exist as required.
     """
 
     epoch: int
@@ -53,7 +53,7 @@ class ConfiguredTopology(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """True if all topics exist as they must, so that tasks can be assigned."""
+        """True if all topics exist as required, so that tasks can be assigned."""
         return self.problem is None
 
 
@@ -228,7 +228,7 @@ class _Counts:
                         heapq.heappush(due, (turn + (reader < number), reader))
 
     def _copartitioned(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the equal numbers of the repartition topics among topics that must have the same number."""
+        """Return the number of partitions of the repartition topics in a group of topics that must have the same."""
         counts = {name: self.of(name) for name in names}
         repartition = {name: count for name, count in counts.items() if name in self._fixed or name in self._flexible}
         others = {name: count for name, count in counts.items() if name not in repartition}

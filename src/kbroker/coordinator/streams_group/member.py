@@ -27,7 +27,7 @@ class MemberState(enum.IntEnum):
 
 
 class Endpoint(NamedTuple):
-    """Address at which an application answers interactive queries."""
+    """Address at which an application serves interactive queries."""
 
     host: str
     port: int

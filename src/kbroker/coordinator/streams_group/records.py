@@ -30,7 +30,7 @@ NO_VALID_TOPOLOGY = -1
 class GroupEpoch(NamedTuple):
     """The group epoch, the facts that it was last bumped for, and the settings of the assignor.
 
-    ``validated_topology_epoch``: the topology whose topics exist as they must; NO_VALID_TOPOLOGY without one.
+    ``validated_topology_epoch``: the topology whose topics exist as required; NO_VALID_TOPOLOGY without one.
     """
 
     epoch: int

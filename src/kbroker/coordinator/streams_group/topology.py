@@ -22,7 +22,7 @@ class InternalTopic(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> InternalTopic:
-        """Return the topic of the fields of a request or record."""
+        """Return the topic in the fields of a request or record."""
         configs = tuple((row["Key"], row["Value"]) for row in body["TopicConfigs"])
         return cls(body["Name"], body["Partitions"], body["ReplicationFactor"], configs)
 
@@ -58,7 +58,7 @@ class Subtopology(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Subtopology:
-        """Return the subtopology of the fields of a request or record."""
+        """Return the subtopology in the fields of a request or record."""
         groups = [
             CopartitionGroup(
                 tuple(row["SourceTopics"]), tuple(row["SourceTopicRegex"]), tuple(row["RepartitionSourceTopics"])
@@ -109,7 +109,7 @@ class StreamsTopology(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> StreamsTopology:
-        """Return the topology of the fields of a request or record. Raises: KafkaError UNKNOWN_SERVER_ERROR."""
+        """Return the topology in the fields of a request or record. Raises: KafkaError UNKNOWN_SERVER_ERROR."""
         if body["Epoch"] < 0:
             raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, "Topology epoch must be non-negative.")
         found: dict[str, Subtopology] = {}

@@ -217,7 +217,7 @@ class TransactionMetadata:
         )
 
     def prepare_fence(self) -> None:
-        """Keep the producer from ending its transaction, which the coordinator is about to abort; never logged."""
+        """Prevent the producer from ending its transaction, which the coordinator is about to abort; never logged."""
         self._prepare(_S.PREPARE_EPOCH_FENCE, producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH))
 
     def prepare_end(

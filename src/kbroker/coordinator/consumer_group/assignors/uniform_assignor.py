@@ -65,7 +65,7 @@ class _Homogeneous:
             self._kept[member_id] = kept
 
     def _within(self, target: Target, quota: int) -> tuple[Target, int]:
-        """Keep partitions of a member up to its quota, and free the rest; note by how many it is below."""
+        """Keep partitions of a member up to its quota, and free the rest; return the kept ones and the unused quota."""
         if not target:
             return target, quota
         kept: dict[UUID, frozenset[int]] = {}
