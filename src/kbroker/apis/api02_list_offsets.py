@@ -32,7 +32,7 @@ CONSUMER = -1  # replica id; others are brokers, and -2 a debugging consumer
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Look up each partition separately; a duplicate one gets INVALID_REQUEST once (as in 4.3.1).
 
-    A topic without partitions has no response. Raises: KafkaError for an unknown isolation level.
+    A topic without partitions is not in the response. Raises: KafkaError for an unknown isolation level.
     """
     if body["IsolationLevel"] not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise KafkaError(Errors.UNKNOWN_SERVER_ERROR)
@@ -64,7 +64,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Body:
-    """Look up a partition. Clients that are not consumers have no isolation level; they read to the log end."""
+    """Look up a partition. Only consumers have an isolation level; for other clients LATEST is the log end."""
     index, timestamp = row["PartitionIndex"], row["Timestamp"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
         return _response(index, Errors.UNSUPPORTED_VERSION)

@@ -79,7 +79,7 @@ class _TopicRows:
         ctx = self._ctx
         allowed = ctx.auth.allowed(self._request, checks.METADATA, names)
         topics: list[Body] = []
-        missing: dict[str, int] = {}  # with the index of its row
+        missing: dict[str, int] = {}  # name, and index of its row
         for name in names:
             if name not in allowed:  # checked first, to reveal nothing about the topic
                 topics.append(_unknown(name, ZERO_ID, Errors.TOPIC_AUTHORIZATION_FAILED))

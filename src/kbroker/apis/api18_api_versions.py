@@ -39,7 +39,7 @@ def respond(ranges: Ranges, finalized: FinalizedFeatures, body: Body, version: i
 def response(ranges: Ranges, finalized: FinalizedFeatures, version: int) -> Body:
     """Return the body that advertises these ranges, and the features.
 
-    Clients that use version 3 cannot read a feature that may be of level 0.
+    Clients of version 3 cannot read a feature whose minimum level is 0.
     """
     rows = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in sorted(ranges.items())]
     body: Body = {"ErrorCode": 0, "ApiKeys": rows}

@@ -16,7 +16,7 @@ TO_THE_END = -1
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Move the log starts and respond for each partition at once, since there are no replicas to wait for.
 
-    As in Kafka, a topic without partitions has no response, and if a partition is named twice, the last offset
+    As in Kafka, a topic without partitions is not in the response, and if a partition is named twice, the last offset
     counts. The starts are on disk before the response; Kafka writes them once a minute and relies on replicas.
     """
     allowed = ctx.auth.allowed(request, checks.DELETE_RECORDS, (topic["Name"] for topic in body["Topics"]))

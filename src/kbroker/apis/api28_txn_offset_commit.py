@@ -52,7 +52,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 class _Offset(NamedTuple):
-    """An offset of a partition that exists; its error or NONE."""
+    """An offset of a partition that exists, with its error or NONE."""
 
     place: TopicPartition
     value: CommittedOffset
@@ -60,7 +60,7 @@ class _Offset(NamedTuple):
 
 
 class _Commit:
-    """State of one request. Threads: one after the other."""
+    """State of one request. Threads: one at a time."""
 
     def __init__(self, ctx: ApiContext, body: Body, request: RequestContext) -> None:
         self._ctx = ctx

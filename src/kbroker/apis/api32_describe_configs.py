@@ -23,7 +23,7 @@ from kbroker.requests.response_room import ResponseRoom
 from kbroker.requests.rows import MALFORMED, resource_row
 from kbroker.security.authorizer import checks
 
-# Maximum rows of a response beyond one for each topic and broker: for duplicates, and for groups and subscriptions, of
+# Maximum rows of a response beyond one for each topic and broker: for duplicates, and for groups and subscriptions, for
 # which every name is valid. Kafka has no such limit; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
 
@@ -33,7 +33,7 @@ TOO_MANY = "Too many resources in one request: ask for the rest in another."
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each resource separately; an empty or null list of keys means all keys, unknown keys are left out.
 
-    A duplicate resource is described again; beyond MAX_FREE_ROWS and the response's size limit, rows that cost the
+    A duplicate resource is described again; beyond MAX_FREE_ROWS or the response's size limit, rows that cost the
     sender nothing get INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
     """
     if any(resource["ResourceType"] not in ConfigResourceType._value2member_map_ for resource in body["Resources"]):
@@ -93,7 +93,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _entries(ctx: ApiContext, kind: int, name: str, wanted: Set[str] | None) -> list[Entry]:
-    """Return the entries of a resource; unless ``wanted`` (None: all), an entry may be left out. Raises: KafkaError."""
+    """Return the entries of a resource; those not in ``wanted`` (None: all) may be left out. Raises: KafkaError."""
     if kind == ConfigResourceType.TOPIC:
         return _topic(ctx, name, wanted)
     if kind == ConfigResourceType.BROKER:

@@ -24,7 +24,7 @@ _CHECKS = dict.fromkeys(ConfigResourceType, checks.ALTER_CONFIGS_CLUSTER) | {
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Replace the configs of each resource, or only check them. A duplicate resource gets no response, as in Kafka."""
+    """Replace the configs of each resource, or only check them; a duplicate resource is not changed at all."""
 
     def replace(resource: Body) -> bool:
         configs = _configs(resource)

@@ -15,7 +15,7 @@ MAX_PARTITIONS = 2000  # max.request.partition.size.limit
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the named topics, or all, by name; from the cursor on, up to the limit of partitions."""
+    """Describe the named topics, or all, in the order of their names, from the cursor on, up to the partition limit."""
     cursor = body["Cursor"]
     asked = sorted({row["Name"] for row in body["Topics"]})
     if cursor is not None and (cursor["PartitionIndex"] < 0 or (asked and cursor["TopicName"] not in asked)):

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter: one node is the whole quorum, and no voter can be removed (kraft.version is 0).
+"""RemoveRaftVoter: one node is the whole quorum, and no voter can be removed.
 
 Source: ``KafkaRaftClient.handleRemoveVoterRequest``, ``RemoveVoterHandler``.
 """

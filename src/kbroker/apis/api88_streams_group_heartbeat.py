@@ -170,7 +170,7 @@ def _create_missing(
 
 
 def _create_all(ctx: ApiContext, topics: list[NewTopic], request: RequestContext) -> Sequence[object]:
-    """Create topics; return the error of each that was not created. A request may not create too many partitions."""
+    """Create topics; return a result for each, an error if it was not created: all if they have too many partitions."""
     if sum(topic.num_partitions for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
         return [too_many_partitions()] * len(topics)
     return ctx.topics.create_all(topics, charge=ctx.mutation_quota(request, is_strict=True).record)

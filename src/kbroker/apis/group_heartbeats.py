@@ -38,5 +38,5 @@ def check_texts(body: Body, *names: str) -> None:
 
 
 def invalid(text: str) -> KafkaError:
-    """Return the error for a heartbeat whose fields contradict each other."""
+    """Return the error for a heartbeat with a field that is not valid."""
     return KafkaError(Errors.INVALID_REQUEST, text)

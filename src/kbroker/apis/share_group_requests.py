@@ -11,7 +11,7 @@ MAX_MEMBER_ID_LENGTH = 36  # of a UUID as text
 
 
 def are_enabled(ctx: ApiContext) -> bool:
-    """Return whether the cluster has share groups; other requests get UNSUPPORTED_VERSION."""
+    """Return whether the cluster has share groups; if not, the request gets UNSUPPORTED_VERSION."""
     return ctx.features.level(SHARE_VERSION) > 0
 
 

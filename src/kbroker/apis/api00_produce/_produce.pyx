@@ -71,7 +71,7 @@ cdef struct Appended:           # the single partition of a Produce that one wri
     Partition *partition        # NULL: refused before its log was found
     AppendResult result
 
-cdef struct DelayedProduce:     # begins with its Operation; freed by the last count
+cdef struct DelayedProduce:     # begins with its Operation; freed with the last reference
     Operation op
     Request *request
     int32_t processor_id        # source of the request, copied because snapshots must not read the request
@@ -269,7 +269,7 @@ cdef inline bint may_use_transactional_id(Handler *handler, Request *request,
 cdef Partition *writable_partition(const Handler *handler, const ProduceRequest *parsed, const ProduceTopic *data,
                                    bint is_allowed, const ProducePart *part, int16_t version,
                                    AppendResult *result) noexcept nogil:
-    """Return the partition of a part; NULL: the request itself is wrong, and result has its error.
+    """Return the partition of a part; NULL: the part is refused before its log is used, with the error in result.
 
     These errors come before the log's, as in Kafka.
     """
@@ -335,7 +335,7 @@ cdef bint parse_with_topics(Handler *handler, Request *request, ProduceRequest *
 
 
 cdef bint is_left_to_handlers(Handler *handler, const ProduceRequest *parsed) noexcept nogil:
-    """Return whether the caller is a network thread, and batches must be unpacked or packed, which takes the GIL."""
+    """Return whether a network thread leaves the request to handlers: to unpack or pack batches takes the GIL."""
     cdef const ProducePart *part
     cdef const Topic *topic
     cdef int32_t t, _k, at = 0, codec

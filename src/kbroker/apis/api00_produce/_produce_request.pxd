@@ -17,7 +17,7 @@ cdef struct ProduceTopic:
     int64_t name_bytes
     const char *id
     int32_t part_count
-    int32_t live_count
+    int32_t live_count          # parts that are not superseded
     Topic *topic                # of the handler's table, or NULL; parse_produce does not set it
 
 cdef struct ProduceRequest:
@@ -35,7 +35,7 @@ cdef struct ProduceRequest:
     ProduceTopic inline_topics[INLINE_PARTS]
     ProducePart inline_parts[INLINE_PARTS]
 
-# Parse a request. False: the body is malformed, or has more than ``limit`` topics or partitions. ``seed``: secret, for
-# the hash table of duplicates. Call free_produce in either case.
+# Parse a request. False: malformed, over MAX_REQUEST_PARTITIONS topics or partitions, or out of memory. ``seed``:
+# secret, for the hash table of duplicates. Call free_produce in either case.
 cdef bint parse_produce(Request *request, ProduceRequest *parsed, uint64_t seed) noexcept nogil
 cdef void free_produce(ProduceRequest *parsed) noexcept nogil

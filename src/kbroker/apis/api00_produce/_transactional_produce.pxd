@@ -1,7 +1,7 @@
 """Transactional batches of a Produce: immediate appends, and verification with the transaction coordinator.
 
-A batch whose transaction is open in its partition is appended at once. For the others the request goes to Python once,
-which sends them to the coordinator (from version 12 on it adds the partitions to the transaction, in older versions it
+A batch whose transaction is open in its partition is appended at once. For the others the request goes to Python once:
+Python sends them to the coordinator (from version 12 on it adds the partitions to the transaction, in older versions it
 only verifies them), stores the results here and returns the request. Nothing is appended before.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t

@@ -103,7 +103,7 @@ cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil
 
 cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *request, Verdicts *verdicts,
                            int64_t guard) noexcept nogil:
-    """Fill in the parts whose partitions exist and have a transactional batch that the client may write.
+    """Fill in the parts with an existing partition and a transactional batch that the client may write.
 
     ``guard``: that of the parts left out, whose partitions may exist by the time the request returns.
     """

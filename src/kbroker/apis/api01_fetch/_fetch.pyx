@@ -3,8 +3,8 @@
 The parser checks every count and length against the remaining bytes before it allocates memory.
 
 A delayed fetch is watched by partition, listed for shutdown, and completed once by one thread, which reads the log
-again and responds. Lifetime of a FetchState: created by the handler, kept by its Operation's counts, freed by the last
-of them.
+again and responds. Lifetime of a FetchState: created by the handler, kept by the references to its Operation, freed
+with the last of them.
 
 Lock: ``NativeApisCore.delayed_lock`` guards the list of delayed fetches, a leaf. Source: ``DelayedFetch``; KIP-227 for
 sessions.

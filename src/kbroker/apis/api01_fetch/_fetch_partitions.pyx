@@ -226,7 +226,7 @@ cdef void ask_again(FetchState *state) noexcept nogil:
 
 
 cdef bint same_topic(const FetchPart *a, const FetchPart *b) noexcept nogil:
-    """Parts of one TopicData element share the pointer; those of a session are compared by their bytes."""
+    """Return whether two parts have the same topic: by pointer within a TopicData element, by bytes in a session."""
     cdef int32_t i
     if a.id != NULL:
         if a.id == b.id:

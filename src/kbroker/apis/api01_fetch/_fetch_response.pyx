@@ -272,7 +272,7 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
         if ok:
             ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
             if ok:
-                continue        # the response holds the count now
+                continue        # the response has the reference now
         open_file_release(splits[i].file)
     if ok and w.size_bytes > at:
         ok = request_add_memory(request, w.data + at, w.size_bytes - at, owned if at == 0 else NULL)

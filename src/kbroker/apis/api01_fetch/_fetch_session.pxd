@@ -18,7 +18,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
 cdef void session_note_names(FetchState *state) noexcept nogil
 # Select the parts of an incremental response, before it is written.
 cdef void session_select(FetchState *state) noexcept nogil
-# Do the same for a response that is sent; also store the values that the client gets, and open a new session if there
+# Do this for a response that is sent; also store the values that the client gets, and open a new session if there
 # is capacity: state.response_session_id is then its id.
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
 cdef void session_drop(FetchState *state) noexcept nogil      # releases the state's reference

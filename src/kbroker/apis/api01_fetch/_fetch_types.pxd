@@ -17,15 +17,15 @@ cdef struct FetchPart:
     Partition *partition        # reference-counted; NULL if unknown, or if only another node may serve it
     bint has_preferred          # the client is directed to the node ``preferred``, and gets no records
     int32_t preferred
-    int32_t known_epoch         # leader epoch by which it was found
+    int32_t known_epoch         # leader epoch when the partition was found
     int32_t current_leader      # of the response; -1: unknown
     int32_t current_epoch
     int16_t error               # found before reading
     bint is_diverging           # the client has records after the end of its epoch, which is in the response (KIP-595)
     int32_t diverging_epoch
     int64_t diverging_end
-    # Of the topic of ``id``, once a request of the session has found it; NULL: not known. Valid as names, or while the
-    # request holds the topics.
+    # Name of the topic of ``id`` once a request of the session has found it; NULL: not known. Valid like the names, or
+    # while the request holds the topics.
     const char *known_name
     int32_t known_name_bytes
     bint is_unread              # unknown topic or partition: its log was not read
