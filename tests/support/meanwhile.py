@@ -20,7 +20,7 @@ class Meanwhile:
         self.runs: list[list[int]] = []
         self.configs: list[Any] = []
         self.threads: list[threading.Thread] = []
-        bench.logs.create_partitions = self.create  # type: ignore[method-assign]
+        bench.logs.create_partitions = self.create  # type: ignore[method-assign, assignment]
 
     def create(self, topic: str, partitions: Iterable[int], topic_id: Any, configs: Any) -> list[FakeLog]:
         indexes = list(partitions)

@@ -98,7 +98,7 @@ class FakeLogs:
         return self.directory_ids[0] if (topic, partition) in self.open else None
 
     def create_partitions(
-        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, configs: Any
+        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, configs: Any, *, is_known: bool = False
     ) -> list[FakeLog]:
         made = []
         for partition in partitions:

@@ -350,7 +350,7 @@ class LogManager:
     def _dir_of(self, key: TopicPartition, is_known: bool = False) -> LogDir | None:
         """Return the folder that has the partition, else the one with the fewest; None in memory.
 
-        Args: ``is_known``: the partition existed before this start, so that it may be in a folder that is offline.
+        Args: ``is_known``: the partition existed before, so that it may be in a folder that is offline.
         Raises: KafkaError(KAFKA_STORAGE_ERROR).
         """
         if self._in_memory:
@@ -377,17 +377,25 @@ class LogManager:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     def create_partitions(
-        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        topic_id: uuid.UUID,
+        config: Mapping[str, ConfigValue],
+        *,
+        is_known: bool = False,
     ) -> list[PartitionLog]:
         """Create partitions of a topic, durable after the next ``sync_folders``; existing ones are returned.
 
+        Args: ``is_known``: the partitions existed before, and could not be opened; a folder without a topic id is
+        theirs.
         Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be created; the partitions before it were created.
         """
         self._check_open()
-        return [self._create(topic, partition, topic_id, config) for partition in partitions]
+        return [self._create(topic, partition, topic_id, config, is_known) for partition in partitions]
 
     def _create(
-        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue], is_known: bool
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
@@ -395,11 +403,11 @@ class LogManager:
             found = self._hosted.find((topic, partition))
             if found is not None:
                 return found.log
-            log_dir = self._dir_of((topic, partition))
-            if log_dir is not None and not belongs_to(log_dir.partition_path(topic, partition), topic_id):
+            log_dir = self._dir_of((topic, partition), is_known)
+            if not (is_known or log_dir is None or belongs_to(log_dir.partition_path(topic, partition), topic_id)):
                 self.tasks.forget_former(log_dir, (topic, partition))
             try:
-                return self._open(topic, partition, topic_id, config, log_dir, is_known=False)
+                return self._open(topic, partition, topic_id, config, log_dir, is_known=is_known)
             except OSError as e:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 

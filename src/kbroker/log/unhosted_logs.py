@@ -41,7 +41,13 @@ class UnhostedLogs:
         """Return None: no log is open."""
 
     def create_partitions(
-        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        topic_id: uuid.UUID,
+        config: Mapping[str, ConfigValue],
+        *,
+        is_known: bool = False,
     ) -> list[None]:
         """Return None for each partition."""
         return [None for _ in partitions]

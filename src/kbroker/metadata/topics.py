@@ -370,7 +370,7 @@ class TopicRegistry:
         ]
         created = self._created(at_once)
         grown = [one for one in delta.topics.changed.values() if self._is_grown(one)]
-        fresh = created | {topic.name: self._open(topic) for topic in grown}
+        fresh = created | {topic.name: self._open(topic, self._by_name[topic.name].partitions) for topic in grown}
         fresh |= self._reconfigured(delta, fresh)
         for topic in delta.topics.changed.values():
             view = fresh.get(topic.name) or self._by_name.get(topic.name)
@@ -527,7 +527,9 @@ class TopicRegistry:
         for index, present in enumerate(partitions):
             if present is None:
                 try:
-                    (partitions[index],) = self._logs.create_partitions(view.name, [index], view.topic_id, resolved)
+                    (partitions[index],) = self._logs.create_partitions(
+                        view.name, [index], view.topic_id, resolved, is_known=True
+                    )
                 except (OSError, ValueError, KafkaError) as error:
                     logger.error("partition %s-%d stays offline: %s", view.name, index, error)
                 else:
@@ -551,10 +553,12 @@ class TopicRegistry:
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)
 
-    def _open(self, topic: TopicImage) -> TopicView:
+    def _open(self, topic: TopicImage, served: tuple[Any, ...] = ()) -> TopicView:
+        """Return the view of a topic whose logs are made. Args: ``served``: the first ones, which stay as they are."""
         resolved = self._config.topic_configs(own_configs(self._image, topic.name))
-        indexes = range(len(topic.partitions))
-        return self._view(topic, self._logs.create_partitions(topic.name, indexes, topic.topic_id, resolved))
+        indexes = range(len(served), len(topic.partitions))
+        made = self._logs.create_partitions(topic.name, indexes, topic.topic_id, resolved)
+        return self._view(topic, (*served, *made))
 
     def _view(self, topic: TopicImage, logs: Iterable[Any]) -> TopicView:
         is_log = topic.name == self._config.text("kbroker.request.log.topic")

@@ -334,3 +334,21 @@ def test_the_ends_of_compactions_are_written_while_another_folder_hangs(
     finally:
         over.set()
         hanging.join()
+
+
+def test_an_offline_partition_without_its_topic_id_is_opened_again(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are served, even if the start found no topic id in the folder and could not write it."""
+    manager, _ = brokers.start()
+    append(manager, count=3)
+    manager.partition("orders", 0).delete_records(2)
+    manager.close()
+    (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"")
+    with monkeypatch.context() as disk:
+        fail_in(disk, "create_partition_folder", tmp_path, errno.ENOSPC)
+        manager, report = brokers.start()
+    assert list(report.failures) == [("orders", 0)]
+    (log,) = manager.create_partitions("orders", [0], ID, BrokerConfig().topic_configs({}), is_known=True)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 3)
+    assert list(tmp_path.glob("*-stray")) == []

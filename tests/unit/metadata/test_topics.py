@@ -128,6 +128,17 @@ def test_growing_keeps_the_partitions_there_are(bench: Bench) -> None:
     assert bench.published[-1] == [view]
 
 
+def test_a_topic_with_an_offline_partition_grows() -> None:
+    """The new partitions are served, and the offline one stays as it is."""
+    controller = MemoryController()
+    restarted(controller, FakeLogs())[1].create(NewTopic("t", 2))
+    logs = FakeLogs()
+    logs.fail_at = ("t", 0)
+    _, topics = restarted(controller, logs)
+    topics.add_partitions("t", 3)
+    assert topics.get("t").partitions == (None, logs.open["t", 1], logs.open["t", 2])
+
+
 def test_a_topic_that_cannot_grow_stays_as_it_was(bench: Bench) -> None:
     """A failure while growing changes neither the view nor the metadata."""
     bench.ctx.topics.create(NewTopic("t", 1))
@@ -357,9 +368,9 @@ def test_a_deleted_config_brings_a_partition_back() -> None:
     made: list[str] = []
     create = logs.create_partitions
 
-    def watched(name: str, *rest: Any) -> list[FakeLog]:
+    def watched(name: str, *rest: Any, **options: Any) -> list[FakeLog]:
         made.append(name)
-        return create(name, *rest)
+        return create(name, *rest, **options)
 
     logs.create_partitions = watched  # type: ignore[assignment, method-assign]
     topics.refresh_configs()
