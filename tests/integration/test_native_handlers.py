@@ -268,6 +268,21 @@ def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
         assert fetched(two.ask(fetch("t"))).high_watermark == 0
 
 
+@pytest.mark.parametrize("replica_state", [b"", bytes(3), bytes(12), bytes(14), bytes(12) + b"\1"])
+def test_a_fetch_with_a_malformed_replica_state_closes_the_connection(
+    broker: VirtualBroker, replica_state: bytes
+) -> None:
+    """A tagged ReplicaState that is cut off or too long does not make the client a replica."""
+    body = {**fetch_body({"TopicId": uuid.UUID(int=1)}), "ReplicaState": {"ReplicaId": 7, "ReplicaEpoch": 1}}
+    request = codec.encode_request_header(FETCH, 15, 1) + codec.encode_request(FETCH, 15, body)
+    tag = b"\x01\x0d" + struct.pack(">iqb", 7, 1, 0)
+    assert request.endswith(tag)
+    with Connection(broker.bootstrap_servers) as one:
+        assert one.ask(request)
+        one.send(request.removesuffix(tag) + bytes([1, len(replica_state)]) + replica_state)
+        assert one.is_closed_within(5)
+
+
 def test_stop_completes_delayed_requests() -> None:
     """A stop of the broker completes delayed fetches with a response."""
     with VirtualBroker() as running:

@@ -319,6 +319,9 @@ cdef void read_top_tags(Reader *r, FetchState *state) noexcept nogil:
         if tag == 1 and state.version >= 15 and start != NULL:
             reader_init(&field, start, size_bytes)
             state.replica_id = read_i32(&field)
+            read_i64(&field)                        # ReplicaEpoch
+            skip_tags(&field)
+            r.bad = field.bad or field.at != field.end
         n -= 1
 
 
