@@ -10,7 +10,7 @@ cdef struct HistogramScheme:    # float counts in bins of one width, or of width
     double scale                # width of a bin; linear: of the first one
 
 cdef inline int32_t bin_of(const HistogramScheme *scheme, double value) noexcept nogil:
-    """Return the bin of a value, which is limited to the range first; that of NaN is the first."""
+    """Return the bin of a value, limited to the range first; NaN is in the first bin."""
     cdef double place
     if value > scheme.largest:
         value = scheme.largest

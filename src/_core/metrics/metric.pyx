@@ -233,8 +233,8 @@ cdef class Metric:
         last_event_ms.
 
         Nothing is copied: the array shows every later record, without a lock (a sample read while it is written may
-        mix old and new fields; ``samples`` never does). Its length is that of the ring now. A config with more samples
-        than ever before moves the ring to new memory; older views then stay as they are.
+        mix old and new fields; ``samples`` never does). Its length is the ring's present length. A config with more
+        samples than ever before moves the ring to new memory; older views then stay as they are.
         Raises: ValueError for a statistic without samples.
         """
         self.demand()

@@ -10,10 +10,10 @@ cdef class Sensor:
     cdef SensorCore *sensor     # owned count
     cdef Clock *clock           # owned count
     cdef object registry        # its SensorRegistry, or None
-    cdef object config          # of metrics that bring none
+    cdef object config          # config of metrics added without one
     cdef readonly str name
     cdef readonly tuple parents
-    cdef list _metrics          # of Metric, by MetricCore.index
+    cdef list _metrics          # Metric objects by MetricCore.index
     cdef dict _by_name
     cdef object _adding         # lock of Sensor.add
     cdef object raise_violation(self, const Violation *violation)

@@ -476,7 +476,7 @@ cdef class SensorRegistry:
         return self._metrics.get(name)
 
     def adopt(self, sensor) -> None:
-        """Register a sensor created elsewhere, with its metrics, in the place of a removed one of its name.
+        """Register a sensor created elsewhere, with its metrics, in place of a removed sensor of its name.
 
         Raises: ValueError if another sensor has its name or one of the metric names, or the sensor belongs to another
         registry.

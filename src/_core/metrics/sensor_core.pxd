@@ -86,7 +86,7 @@ cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil
 # Return a measured value as a share of the bound of its quota.
 cdef double metric_used(MetricCore *metric, int64_t now_ms) noexcept nogil
 cdef bint metric_is_rate(const MetricCore *metric) noexcept nogil
-cdef int64_t metric_window_ms(MetricCore *metric, int64_t now_ms) noexcept nogil     # of a rate
+cdef int64_t metric_window_ms(MetricCore *metric, int64_t now_ms) noexcept nogil     # rates only
 cdef int64_t metric_throttle_ms(MetricCore *metric, double observed, int64_t now_ms) noexcept nogil
 cdef bint metric_set_config(MetricCore *metric, const StatConfig *config) noexcept nogil     # false: out of memory
 cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nogil

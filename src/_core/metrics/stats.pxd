@@ -112,4 +112,4 @@ cdef bint stat_part_is_rate(const Stat *stat, int32_t part) noexcept nogil
 
 cdef class StatSpec:
     cdef StatShape shape
-    cdef readonly tuple parts   # of (name, part, quantile); () for a simple stat
+    cdef readonly tuple parts   # (name, part, quantile) of each metric; () for a simple stat

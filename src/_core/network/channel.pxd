@@ -30,7 +30,7 @@ cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
 
 # Write responses. 0: all are sent; KB_AGAIN: the rest follows when the socket is writable; otherwise the connection is
-# broken. loop.sent takes the sent ones.
+# broken. loop.sent takes the sent responses.
 cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel

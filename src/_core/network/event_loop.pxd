@@ -85,7 +85,7 @@ cdef enum SnapshotState:
     SNAPSHOT_WANTED = 0
     SNAPSHOT_DONE = 1
     SNAPSHOT_ENDED = 2          # the loop has ended
-    SNAPSHOT_BUSY = 3           # another one is in progress
+    SNAPSHOT_BUSY = 3           # another snapshot is in progress
     SNAPSHOT_LATE = 4           # the loop did not process it in time
 
 cdef struct LoopSnapshot:       # counted: the requesting thread, and the loop while it has it

@@ -89,7 +89,7 @@ cdef void loop_destroy(EventLoop *loop) noexcept nogil:
 
 cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil:
     cdef Link *link = loop.lru.next
-    while link != &loop.lru:            # one that is closing anyway
+    while link != &loop.lru:            # a channel that is closing anyway
         if link.channel.end_of_stream or link.channel.close_when_sent:
             return link.channel
         link = link.next

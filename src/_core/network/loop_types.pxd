@@ -89,7 +89,7 @@ cdef struct Channel:
     int64_t number
     int64_t opened_ns
     int64_t last_active_ns
-    int64_t handed_over_ns      # of the latest frames
+    int64_t handed_over_ns      # when the latest frames were handed over
     int64_t bytes_received
     int64_t bytes_sent
     int64_t frame_started_ns
@@ -129,7 +129,7 @@ cdef struct Channel:
     int32_t prefix_sent         # progress of send_first: prefix bytes, segment, bytes of that segment
     int32_t segment_at
     int64_t segment_sent
-    void *observed              # of the recorder of its requests, released with the channel; NULL: nothing
+    void *observed              # data of its requests' recorder, released with the channel; NULL: none
     void (*release_observed)(void *observed) noexcept nogil
     ChannelMetadata metadata
 

@@ -334,7 +334,7 @@ cdef class Selector:
         return STATES[self.endpoint(connection_id).channel.mute_state]
 
     def close(self, str connection_id=None):
-        """Close one connection without reporting it, or (None) all; do nothing for a closed one."""
+        """Close one connection without reporting it, or (None) all. No effect on a closed connection."""
         cdef Endpoint endpoint
         if connection_id is None:
             if self.core is not NULL:

@@ -84,7 +84,7 @@ cdef struct Request:
     int64_t filled_bytes        # received bytes of the frame
     Pool *pool                  # counted; charged pool_charge bytes until the handler releases the payload
     int64_t pool_charge
-    AtomicI64 *charge_account   # of the reader of the frame: includes pool_charge; NULL: no account
+    AtomicI64 *charge_account   # account of the frame's reader, including pool_charge; NULL: none
     # timestamps, nanoseconds of the loop's clock, 0 = not reached
     int64_t start_ns            # frame complete
     int64_t dequeue_ns

@@ -21,7 +21,7 @@ cdef extern from *:
     void allow "ASAN_UNPOISON_MEMORY_REGION"(const void *data, size_t size_bytes) noexcept nogil
 
 cdef enum:
-    CACHED_REQUESTS = 64               # of a loop
+    CACHED_REQUESTS = 64               # maximum of a loop
     RECYCLABLE_PAYLOAD_BYTES = 512     # with the struct, more than malloc returns without a search of its free lists
 
 

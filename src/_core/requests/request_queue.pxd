@@ -11,7 +11,7 @@ from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 cdef struct Sleeper:            # a taker that waits for a batch
-    Sleeper *below              # the one that slept before it, or the next free one
+    Sleeper *below              # the taker that slept before it, or the next free Sleeper
     Cond woken
     bint is_woken
 
@@ -34,7 +34,7 @@ cdef struct RequestQueue:
     int64_t count               # frames, all of every batch
     AtomicI64 depth             # mirrors count, to be read without the lock
     int64_t capacity
-    Sleeper *sleeping           # the last one is woken first
+    Sleeper *sleeping           # the latest, which is woken first
     Sleeper *free_sleepers      # freed with the queue: a late signal may reach one
     int32_t sleepers
     int32_t signalled           # takers that were woken and have not run yet

@@ -396,7 +396,7 @@ cdef class Queue:
 
     @property
     def sleepers(self):
-        """Number of threads that wait for a request now; a woken one has left them."""
+        """Number of threads that wait for a request now, without those that were woken."""
         return number_under(self.queue, &self.queue.sleepers)
 
     @property

@@ -14,7 +14,7 @@ cdef struct KeySignalCore:      # counted
     AtomicI64 watched           # number of watched keys, read without the lock
     Mutex lock                  # a leaf; guards all below
     Cond changed
-    HashTable table             # of WatchedKey
+    HashTable table             # WatchedKey entries
     WatchedKey *first           # had an event; in order
     WatchedKey *last
     bint is_closed

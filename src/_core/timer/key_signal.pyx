@@ -15,7 +15,7 @@ from kbroker._core.sync cimport (
 
 
 cdef struct WatchedKey:
-    HashNode node               # of the table, or of the list of those that had an event
+    HashNode node               # in the table, or in the list of keys that had an event
     int64_t high
     int64_t low
 

@@ -26,7 +26,7 @@ cdef struct OperationTable:
     void (*on_complete)(Operation *op) noexcept nogil
     void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
     void (*destroy)(Operation *op) noexcept nogil           # after the last count; the payload was freed at completion
-    void (*let_go)(Operation *op) noexcept nogil            # release a check's count of a waiting operation; may be NULL
+    void (*let_go)(Operation *op) noexcept nogil           # release a check's count of a waiting operation; may be NULL
 
 cdef struct Operation:
     AtomicI64 refs              # caller, each watch list, timer
@@ -76,7 +76,7 @@ cdef void purgatory_close(Purgatory *purgatory) noexcept nogil
 # Win the completion of an operation, for Python's view, which completes operations itself.
 cdef bint win_completion(Operation *op) noexcept nogil                 # true for one caller only
 cdef void stop_timeout(Operation *op) noexcept nogil
-cdef void leave_all_lists(Operation *op) noexcept nogil                # of a completed one; the caller has a count
+cdef void leave_all_lists(Operation *op) noexcept nogil                # op is completed; the caller has a count
 cdef Purgatory *purgatory_of(Operation *op) noexcept nogil             # NULL before the watch
 cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
 cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil

@@ -172,7 +172,7 @@ cdef bint try_alone(Operation *op) noexcept nogil:
             mutex_unlock(&op.own_lock)
             again = not done and atomic_load_seq(&op.is_pending) != 0
         else:
-            # The owner sees a mark that was set before. A new one it may have missed: try once more.
+            # The owner sees a mark that was set before. It may have missed a new mark: try once more.
             again = atomic_swap(&op.is_pending, 1) == 0
     return done
 

@@ -11,7 +11,7 @@ from kbroker._core.sync cimport (
 cdef enum:
     FIRST_TABLE_SIZE = 8
     LARGEST_TABLE_SIZE = 1 << 29
-    LINE = 64                   # of a cache
+    LINE = 64                   # bytes of a cache line
 
 
 cdef inline void *next_line(void *memory) noexcept nogil:

@@ -108,7 +108,7 @@ def default_level(feature: str, metadata_level: int) -> int:
 
 
 def check_levels(levels: Mapping[str, int]) -> None:
-    """Check every level but that of metadata.version, in the order of their names. Raises: FeatureLevelError."""
+    """Check the level of every feature but metadata.version, in the order of names. Raises: FeatureLevelError."""
     for name, level in sorted(levels.items()):
         if name == METADATA_VERSION:
             continue

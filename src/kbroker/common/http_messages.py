@@ -16,7 +16,7 @@ class HttpRequest(NamedTuple):
     """A request.
 
     ``method``: one of METHODS; ``path``: decoded, without the query; ``query``: as sent; ``headers``: by name in lower
-    case, the first of each; ``address`` of the client.
+    case, the first of each; ``address``: the client's.
     """
 
     method: str

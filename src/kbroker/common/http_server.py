@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
 MAX_HEADER_BYTES = 1 << 18  # of a request; two headers may have the address of a page. The base class permits 6.5 MB
-SHORT_BYTES = 4096  # of a response that fits the socket's buffer
+SHORT_BYTES = 4096  # maximum of a response that fits the socket's buffer
 _POLL_S = 0.1
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -53,8 +53,8 @@ class HttpServer:
     sending its request for the longest time, so that silent clients lock no client out; it is closed without a response
     only if all are being served.
 
-    Args: ``handler``: the class that serves a request; ``served``: its ``self.server.served``; ``name`` of the threads
-    and in the log; ``port``: 0 selects a free one; ``clock`` of the deadlines.
+    Args: ``handler``: the class that serves a request; ``served``: its ``self.server.served``; ``name``: of threads,
+    and in the log; ``port``: 0 selects a free port; ``clock``: times the deadlines.
     Threads: start and stop from one thread at a time; each connection has its own thread.
     """
 
@@ -246,7 +246,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Lines:
-    """Lines of a stream. ``last``: the one that was read last, empty at the end of the stream."""
+    """Lines of a stream. ``last``: the latest line read, empty at the end of the stream."""
 
     def __init__(self, stream: BufferedIOBase) -> None:
         self._stream = stream
@@ -293,7 +293,7 @@ class HttpHandler(BaseHTTPRequestHandler):
         self.server.serving(self.connection)
 
     def send_page(self, status: int, body: bytes, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Send a response, without its body for HEAD. Args: ``headers`` in addition to those of every response."""
+        """Send a response, without its body for HEAD. Args: ``headers``: added to those of every response."""
         if len(body) <= SHORT_BYTES:
             self.server.responded(self.connection)
         else:

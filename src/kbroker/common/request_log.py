@@ -98,7 +98,7 @@ COLUMNS = (
     Column("error_code", INT16, "errorCode"),  # the first one other than 0; 0 without an error
     Column("error_count", INT32, "errorCount"),  # number of its occurrences in the response
     Column("sampling", FLOAT64, "sampling"),  # recorded fraction of the requests
-    Column("repeated", INT32, "repeated"),  # requests of this record: idle polls of a second are one,
+    Column("repeated", INT32, "repeated"),  # number of requests in this record: idle polls of a second,
     # and refusals beyond the first ten of a second
     Column("verdicts", LIST, "quota.verdicts", VERDICT),
     Column("updates", LIST, "quota.updates", UPDATE),

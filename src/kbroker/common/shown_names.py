@@ -10,7 +10,7 @@ from kbroker.common.printable import printable_character
 LONGEST = 80  # characters; client ids may have 32,767
 _RIGHT_TO_LEFT = ("R", "AL", "AN")
 _ISOLATE, _END = "\u2068", "\u2069"  # isolate the direction of the name
-_MARKS_IN_A_ROW = 4  # maximum accents over one letter, of which a name can have hundreds
+_MARKS_IN_A_ROW = 4  # maximum accents over one letter; a name can have hundreds
 
 
 def shown_name(name: str) -> str:

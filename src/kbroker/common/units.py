@@ -52,7 +52,7 @@ def parse_bytes(text: str) -> float:
         if math.isinf(number):
             raise OverflowError
         return number
-    except ArithmeticError:  # of decimal and of float
+    except ArithmeticError:  # raised by decimal and by float
         raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}") from None
 
 

@@ -24,7 +24,7 @@ NATIVE_PREFIX = "-Dkafka."  # begins the options of kafka-native, a container of
 def prepared(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the broker, after formatting its log folders for ``CLUSTER_ID`` if they are new.
 
-    Args: ``words``: a properties file, which replaces those of the image, ``--override NAME=VALUE``, and
+    Args: ``words``: a properties file, which replaces the image's files, ``--override NAME=VALUE``, and
     ``-Dkafka.NAME=VALUE``. Raises: serving.OptionError, serving.ServeError.
     """
     files, changes = _words(words)

@@ -71,7 +71,7 @@ _protobuf = _kept(lambda schema: ProtobufSchema(schema.text, dict(schema.referen
 def decode(registry: SchemaRegistry, data: bytes, place: Place, kind: str | None = None) -> Decoded:
     """Return a key or value by the schema that it names.
 
-    Args: ``kind`` of the schema, None for any.
+    Args: ``kind``: required kind of the schema, None for any.
     Raises: UndecodableError if it names no schema, the registry does not have it, or the bytes do not fit;
         MissingPackageError.
     """

@@ -132,6 +132,6 @@ class Decoders:
 
 
 def _problem(error: Exception) -> str:
-    """Return the message of an error; of an unexpected one with its type."""
+    """Return the message of an error, after the type of an unexpected error."""
     is_expected = isinstance(error, UndecodableError | MissingPackageError)
     return str(error) if is_expected else f"{type(error).__name__}: {error}"

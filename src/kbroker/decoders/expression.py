@@ -81,7 +81,7 @@ class Expression:
         return not (found is None or found is False or found in ("", [], {}))
 
     def _check(self, node: Mapping[str, Any], sees_record: bool) -> None:
-        """Check a node. Args: ``sees_record``: whether its names are those of the record, not of a part of it."""
+        """Check a node. Args: ``sees_record``: whether its names are fields of the record, not of a part of it."""
         kind, children = node["type"], node["children"]
         if kind in ("multi_select_list", "multi_select_dict"):
             raise ExpressionError("[a, b] and {a: b} make new values, which a filter does not need; write a `[...]`")

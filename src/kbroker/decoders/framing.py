@@ -24,7 +24,7 @@ _REF_FIELD = 0x0A  # the tag of the name in a Ref
 class Framed(NamedTuple):
     """A schema's id and the bytes after it.
 
-    ``indexes``: bytes of message indexes in the header; ``type_name`` of a Protobuf message, from a header;
+    ``indexes``: bytes of message indexes in the header; ``type_name``: a Protobuf message type, from a header;
     ``is_json``: whether a header marks Avro as encoded in JSON.
     """
 

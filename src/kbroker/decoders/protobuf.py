@@ -41,7 +41,7 @@ class UnfinishedError(UndecodableError):
 class ProtobufSchema:
     """The messages of a .proto file.
 
-    Args: ``text`` of the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
+    Args: ``text``: the file, or its descriptor in base64; ``imports``: by path, the files that it imports.
     Raises: UndecodableError for a text that protoc refuses; UnfinishedError; MissingPackageError.
     Threads: any.
     """
@@ -184,7 +184,7 @@ class ProtobufSchema:
 
 
 def _serialized(text: str) -> Any:
-    """Return the descriptor of a file if the text is one in base64, as Confluent's Python serializer registers it."""
+    """Return the file descriptor in base64 text, as Confluent's Python serializer registers it; None for other text."""
     from google.protobuf import descriptor_pb2, message
 
     try:
@@ -199,7 +199,7 @@ def _widest(messages: Iterable[Any]) -> int:
 
 
 def _check_parsed_fields(kind: Any, data: bytes) -> None:
-    """Check the fields of all messages in the bytes of one. Raises: UndecodableError; DecodeError of Protobuf."""
+    """Check the number of fields of a message and of all messages in it. Raises: UndecodableError; DecodeError."""
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.unknown_fields import UnknownFieldSet
 

@@ -17,5 +17,5 @@ cdef bint is_intercepted(NativeApisCore *native_apis, Request *request) noexcept
 cdef void batch_begin(BatchProgress *batch, Request *head) noexcept nogil
 cdef Request *batch_next(BatchProgress *batch) noexcept nogil       # the next frame to execute; NULL: none
 cdef void batch_take(BatchProgress *batch, NativeApisCore *native_apis, Request *request,
-                     Outcome outcome) noexcept nogil      # of a frame that was executed
+                     Outcome outcome) noexcept nogil      # processes the outcome of an executed frame
 cdef void batch_end(BatchProgress *batch, NativeApisCore *native_apis) noexcept nogil     # sends the responses

@@ -1,7 +1,7 @@
 """Request batches for a Python handler, which executes their frames in order while each of them is completed.
 
-A frame that is delayed, muted, closed or handed over ends its batch, as do one for the native handlers and the end of
-the session: the frames after it return to their channel. Responses are sent together, but a completed one does not
+A frame that is delayed, muted, closed or handed over ends its batch, as do a frame for the native handlers and the end
+of the session: the frames after it return to their channel. Responses are sent together, but a completed one does not
 wait for a slow frame.
 """
 cimport cython
@@ -20,11 +20,11 @@ from kbroker.requests._native_types cimport Api, NativeApisCore
 cdef enum:
     HOLD_NS = 200000            # about the maximum wait of a completed response for the frames after it
     TURN_NS = 2000000           # after which a batch leaves its handler to others that wait
-    RESPONSE_BYTES = 65536      # of a batch; more are in memory only once the client has received these
+    RESPONSE_BYTES = 65536      # of a batch; further frames wait until the client has received these
 
 
 cdef bint is_for_python(NativeApisCore *native_apis, Request *request) noexcept nogil:
-    """Return whether a Python handler executes the frame; the native handlers refuse one that cannot be parsed."""
+    """Return whether a Python handler executes the frame; the native handlers refuse a frame that cannot be parsed."""
     cdef int refused
     cdef Api *api
     if not is_kafka_request(request):

@@ -47,7 +47,7 @@ from kbroker.quota._client_sensors cimport quotas_release, quotas_retain
 from kbroker.apis.api01_fetch._fetch_types cimport FetchState
 
 cdef enum:
-    KEYS_SHOWN = 16             # of an operation
+    KEYS_SHOWN = 16             # maximum of an operation
 
 
 cdef dict names_of(NativeApisCore *native_apis, dict wanted):

@@ -31,7 +31,7 @@ from kbroker.security.authorizer._acl_table cimport decision_cache_free, decisio
 
 cdef enum:
     TAKE_NS = 300000000         # Kafka's receiveRequest(300 ms)
-    HELPED_BYTES = 65536        # of a batch; validating more takes longer than waking a handler
+    HELPED_BYTES = 65536        # maximum of a batch; validating more takes longer than waking a handler
 
 
 cdef void refresh_topics(Handler *handler) noexcept nogil:

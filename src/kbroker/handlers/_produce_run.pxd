@@ -8,4 +8,4 @@ cdef bint run_add(Handler *handler, Request *head) noexcept nogil
 # Append the gathered requests and send their responses.
 cdef void run_flush(Handler *handler) noexcept nogil
 cdef bint run_is_empty(Handler *handler) noexcept nogil
-cdef void run_free(Handler *handler) noexcept nogil     # of an empty run
+cdef void run_free(Handler *handler) noexcept nogil     # only an empty run

@@ -30,20 +30,20 @@ cdef enum:
 
 cdef struct RunBatch:
     BatchProgress progress
-    int32_t next                # of its frames, in ProduceRun.requests
+    int32_t next                # index of its next frame in ProduceRun.requests
     int32_t end
 
 cdef struct ProduceRun:
-    Partition *partition        # of the handler's topics
+    Partition *partition        # borrowed from the handler's topics
     int32_t batch_count
     int32_t frame_count
-    int64_t turn_bytes          # of a turn's requests
+    int64_t turn_bytes          # size of the current turn's requests
     RunBatch batches[RUN_PARTS]
     ProduceRequest requests[RUN_PARTS]
-    AppendPart parts[RUN_PARTS]         # of one turn
-    int32_t batch_of[RUN_PARTS]         # of a turn's requests: their batch,
-    int32_t frame_of[RUN_PARTS]         # their number in requests,
-    int32_t part_of[RUN_PARTS]          # and their number in parts; -1: refused before the append
+    AppendPart parts[RUN_PARTS]         # parts of the current turn
+    int32_t batch_of[RUN_PARTS]         # batch of each request of the turn
+    int32_t frame_of[RUN_PARTS]         # its index in requests
+    int32_t part_of[RUN_PARTS]          # its index in parts; -1: refused before the append
     AppendPart refused[RUN_PARTS]
 
 

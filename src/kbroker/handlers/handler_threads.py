@@ -11,7 +11,7 @@ from kbroker.common.threads import new_thread
 class HandlerThreads:
     """Threads that each run ``body`` until it returns.
 
-    Args: ``body`` of one thread; ``retire(count)`` lets ``count`` of the bodies return.
+    Args: ``body``: run by each thread; ``retire(count)`` makes ``count`` of the bodies return.
     Threads: any; one resize at a time.
     Source: ``KafkaRequestHandlerPool``.
     """

@@ -214,7 +214,7 @@ class RequestHandlerPool:
     def _serve_late(
         self, entry: ApiEntry, body: Body, request_context: RequestContext, response: PendingResponse
     ) -> None:
-        """Serve a request on the thread of long ones. Never raises."""
+        """Serve a request on the thread of long requests. Never raises."""
         try:
             self._handle(entry, body, request_context, response)
         except Exception:  # a bug must fail one request, not the thread

@@ -27,8 +27,8 @@ NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 class RefusalWatch:
     """Writer of kept refusals to the log and, through ``note``, to the request log.
 
-    Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes`` of the
-        listeners. ``note``: receives refusals, each with the number of refusals that it represents.
+    Args: ``versions``: first and last served version by API key. ``names``: by API key. ``max_request_bytes``: the
+        listeners' limit. ``note``: receives refusals, each with the number of refusals that it represents.
     Threads: ``look`` on one at a time.
     """
 

@@ -64,8 +64,8 @@ class ControllerChannel:
     is sent again after them: if the controller closes the connection because of this request, it still receives the
     others.
 
-    Args: ``client_id`` of its requests; ``controller`` returns the address of the quorum's leader, None while it is
-    unknown; ``retry_timeout_ms``: time after which an unsent request ends; ``request_timeout_ms`` of one attempt.
+    Args: ``client_id``: in its requests; ``controller`` returns the address of the quorum's leader, None while it is
+    unknown; ``retry_timeout_ms``: time after which an unsent request ends; ``request_timeout_ms``: of one attempt.
     Threads: any.
     """
 

@@ -50,7 +50,7 @@ class MemberStartError(RuntimeError):
 class Member:
     """A broker of a cluster with other controllers.
 
-    Args: ``home``: the locked folder of the metadata log; ``directory_ids`` of all log folders that are online;
+    Args: ``home``: the locked folder of the metadata log; ``directory_ids``: those of all online log folders;
     ``previous_epoch``: the broker epoch of the last clean stop, -1 without one; ``is_cancelled`` returns whether to
     end the start early; ``on_failure`` is called with the reason when the broker must stop.
     Raises: MetadataLogError, OSError.

@@ -174,7 +174,7 @@ class RaftObserver:
     # ------------------------------------------------------------ responses
 
     def on_failure(self, sent: Send, reason: str, now_ms: int) -> None:
-        """Note a request without a response, or with a useless one."""
+        """Note a request that got no response, or a useless one."""
         self._back_off(sent, reason, now_ms, self._settings.retry_backoff_ms)
 
     def on_disconnect(self, sent: Send, reason: str, now_ms: int) -> None:

@@ -14,7 +14,7 @@ class RemoteMetadata(Controller):
     """The metadata of a cluster that other controllers keep, in the log of a follower. Threads: as `Controller`."""
 
     is_active = False
-    kraft_version = 0  # that of the last control record
+    kraft_version = 0  # as in the last control record
 
     def __init__(self, node_id: int, cluster_id: str, directory_id: UUID, log: FollowerLog) -> None:
         super().__init__(node_id, cluster_id)

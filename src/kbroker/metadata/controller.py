@@ -122,7 +122,7 @@ class _Change:
 class Controller:
     """The image of the cluster's metadata, and its changes.
 
-    Args: ``node_id`` and ``cluster_id`` of the broker; ``storage``: None to keep nothing; ``image``: as loaded.
+    Args: ``node_id``, ``cluster_id``: the broker's; ``storage``: None to keep nothing; ``image``: as loaded.
     Threads: any. Lock: its own, held during the sync, and taken after the locks of the publishers; reading
     `image` takes none. Changes that wait for the lock share a batch and its sync. Each publisher gets the deltas that
     concern it in the order of the log, under its own lock: a change waits for no other publisher, such as one that
@@ -148,7 +148,7 @@ class Controller:
         self._failure = ""
 
     def unfollow(self, publisher: Publisher) -> None:
-        """Stop calling a publisher. No effect on one that is not called."""
+        """Stop calling a publisher. No effect if it is not called."""
         with self._lock:
             self.publishers = [one for one in self.publishers if one is not publisher]
             self._queues.pop(id(publisher), None)
@@ -177,7 +177,7 @@ class Controller:
         """Store the records that ``plan`` returns, all or none; they are in force when this returns.
 
         Args: ``plan`` runs under the controller's lock, perhaps in another thread that changes metadata;
-        ``publisher``: it has put the changes before this one in force, too, even if ``plan`` returned no records;
+        ``publisher``: earlier changes are in force in this publisher, too, even if ``plan`` returned no records;
         ``frees_space``: the change is possible on a full disk.
         Raises: the errors of ``plan``; KafkaError KAFKA_STORAGE_ERROR, when nothing was stored; NotInForceError;
         OutcomeUnknownError.

@@ -21,7 +21,7 @@ from kbroker.metadata.topic_rules import Layout, NewTopic, TopicNames, check_con
 class PlannedTopic(NamedTuple):
     """A topic that passed its checks.
 
-    ``replicas`` of each partition; ``nodes``: whether each node is fenced; ``configs``: those that the topic itself
+    ``replicas``: of each partition; ``nodes``: whether each node is fenced; ``configs``: those that the topic itself
     sets.
     """
 
@@ -60,7 +60,7 @@ def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, imag
 
 
 def topic_records(topic: PlannedTopic, directory_ids: Collection[uuid.UUID], level: int) -> list[MetadataRecord]:
-    """Return the records that create a topic. Args: ``directory_ids`` of the log folders."""
+    """Return the records that create a topic. Args: ``directory_ids``: the log folders'."""
     return [
         metadata_record("TopicRecord", {"Name": topic.name, "TopicId": topic.topic_id}),
         *config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.configs),

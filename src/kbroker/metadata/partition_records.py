@@ -25,8 +25,8 @@ def new_partition_records(
 ) -> Iterator[MetadataRecord]:
     """Yield the records of new partitions from the number ``first`` on, each led by its first replica that serves.
 
-    Args: ``placed``: the replicas of each; ``nodes``: whether each node is fenced; ``directory_ids`` of the log
-    folders: if there are several, the log manager chooses later; ``level`` of metadata.version.
+    Args: ``placed``: the replicas of each; ``nodes``: whether each node is fenced; ``directory_ids``: the log
+    folders'; if there are several, the log manager chooses later; ``level``: of metadata.version.
     """
     directory = next(iter(directory_ids)) if len(directory_ids) == 1 else UNASSIGNED
     has_directories = level >= DIRECTORIES_LEVEL

@@ -34,7 +34,7 @@ def own_configs(image: MetadataImage, name: str) -> Mapping[str, str]:
 
 
 def storage_error(error: Exception) -> KafkaError:
-    """Return the error for the client when a log could not be created; an unexpected one is logged."""
+    """Return the error for the client when a log could not be created; an unexpected error is logged."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, OSError):
@@ -46,7 +46,7 @@ def storage_error(error: Exception) -> KafkaError:
 class TopicGrowth:
     """Topics that get more partitions, one after the other.
 
-    Args: ``lock`` of the registry; it is released between runs of partitions, so that other topics can change, and
+    Args: ``lock``: the registry's; it is released between runs of partitions, so that other topics can change, and
     this one can be deleted. ``failed``: ids of created topics without logs. ``drop_logs`` removes logs.
     Locks: its own, held until a topic has grown, and taken before the registry's.
     """

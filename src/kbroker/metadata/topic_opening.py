@@ -28,7 +28,7 @@ class TopicOpening(TopicRuns[Opening]):
     Until then requests do not find them, and nothing waits for them: in Kafka, too, the controller has a topic before
     the brokers.
 
-    Args: ``lock`` of the registry; ``image`` returns the image in force; ``failed``: gets the error of each topic
+    Args: ``lock``: the registry's; ``image`` returns the image in force; ``failed``: gets the error of each topic
     whose logs could not be made. ``serve`` is called, under the lock, with the finished topics, and the logs of those
     that did not fail.
     """

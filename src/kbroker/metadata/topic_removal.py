@@ -22,7 +22,7 @@ class Removal:
 class TopicRemoval(TopicRuns[Removal]):
     """Deleted topics whose logs the thread that has deleted them removes.
 
-    Args: ``lock`` of the registry. ``drop_logs``, called under the lock, removes partitions by topic name; in the last
+    Args: ``lock``: the registry's. ``drop_logs``, called under the lock, removes partitions by topic name; in the last
     run, the third argument is True, the second has the ids of the topics, and all removals are durable afterwards.
     """
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 class TopicRuns(ABC, Generic[T]):
     """Changed topics with many partitions: the thread that has changed a topic makes or removes its logs.
 
-    Args: ``lock`` of the registry, released between runs; ``at_once``: number of partitions for which no runs are
+    Args: ``lock``: the registry's, released between runs; ``at_once``: number of partitions for which no runs are
     needed. ``T``: the state of a topic between its runs.
     """
 

@@ -570,7 +570,7 @@ class TopicRegistry:
     ) -> None:
         """Remove the existing logs of these partitions; a failed creation may have left some out. A failure is logged.
 
-        Args: ``topic_ids`` of the topics that are deleted; ``is_last``: False if more of their logs follow.
+        Args: ``topic_ids``: those of deleted topics; ``is_last``: False if more of their logs follow.
         """
         try:
             self._logs.delete_topics(partitions, topic_ids, is_last)

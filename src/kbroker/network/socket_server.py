@@ -109,7 +109,7 @@ class SocketServer:
             if not isinstance(protection, ListenerSecurity):
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.refused_requests = RefusedRequests()
-        self.signal = KeySignal()  # of watched connections that were closed; keys of its other users have 0 as low
+        self.signal = KeySignal()  # closed watched connections; keys of other events have the low number 0
         self.closed_connections = ClosedConnections()  # for a thread that polls them
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,

@@ -1,7 +1,7 @@
 """Counters of clients: found by their tags, created when absent, removed after an hour without a record.
 
 When there are too many counters of made-up client ids, the least recently recorded one is evicted, but none that is
-over its quota, unless all are. A client gains nothing by that: one that changes its client id has a new counter anyway,
+over its quota, unless all are. A client gains nothing by that: a changed client id has a new counter anyway,
 and a throttled connection stays throttled. Counters whose user or client id has a quota are never evicted.
 
 A lazily updated heap finds the least recently recorded counter; recording does not touch it. Its keys are at or before

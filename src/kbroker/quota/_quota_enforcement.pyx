@@ -107,7 +107,7 @@ cdef inline bint is_of(const CachedClient *client, const Request *request, Text 
 
 
 cdef inline CachedClient *cached_client(ClientCache *cache, Request *request, Text client_id) noexcept nogil:
-    """Return the entry of a request's client, which is usually that of the request before it."""
+    """Return the entry of a request's client, usually the entry that the previous request used."""
     cdef CachedClient *client = cache.latest
     if client != NULL and is_of(client, request, client_id):
         return client
@@ -230,7 +230,7 @@ cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 # ---------------------------------------------------------------- network time, at the end of a request
 
 cdef ClientSensors *find_again(ClientSensors *sensors, Request *request, int64_t now_ms) noexcept nogil:
-    """Exchange a counter, whose count is the caller's, for the one that the client has by now."""
+    """Exchange a counter, with the caller's count on it, for the client's present counter."""
     cdef QuotaManager *manager = sensors.manager
     cdef ClientSensors *found = NULL
     if quotas_retain_used(manager.quotas):
@@ -367,7 +367,7 @@ cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, QuotaManager 
 
 cdef void throttle(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache, Request *request,
                    int64_t throttle_ms, int64_t now_ms) noexcept nogil:
-    """Record a throttle time at the client's counter; one that is enforced throttles the channel."""
+    """Record a throttle time at the client's counter; an enforced quota also throttles the channel."""
     cdef Charge by
     find(&by, manager, cache, request, now_ms)
     if not manager.is_shadow:

@@ -173,7 +173,7 @@ class QuotaEntityStore:
                 self._put_in_force(entity, key, value)
 
     def _put_in_force(self, entity: QuotaEntity, key: str, value: float | None) -> None:
-        """Call the hooks; for a host name with its address, for a removed one with its last address."""
+        """Call the hooks; they get a host name's address, or its last address for a removed quota."""
         host = entity.names.get(IP)
         if not _is_name(host):
             self._notify(entity, key, value)

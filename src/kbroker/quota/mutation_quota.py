@@ -47,11 +47,11 @@ UNBOUNDED = MutationQuota()
 class ChargedMutationQuota(MutationQuota):
     """Mutation quota that a client's bucket limits; it keeps the latest delay and the time of the charge.
 
-    A strict one is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn;
+    A strict quota is for clients that support error 89: mutations are refused uncharged while the bucket is overdrawn;
     others are allowed as a whole, however far they overdraw it. Otherwise each mutation is charged and allowed, and
     throttles the channel later.
 
-    Args: ``sensor`` of the client, with a token bucket: ``record`` charges and then checks, ``record_strict`` charges
+    Args: ``sensor``: the client's, with a token bucket: ``record`` charges and then checks, ``record_strict`` charges
     only allowed mutations; ``now_ms``: the time of quotas.
     """
 

@@ -10,7 +10,7 @@ class Verdict(NamedTuple):
     """Decision of a quota about a request or a new connection.
 
     ``time_ms``: since 1970, by the clock of quotas. ``connection``: as in the request log, empty for a new one.
-    ``api_key``: None without a request. ``user``, ``client_tag`` of the counter that judged, empty where its entity
+    ``api_key``: None without a request. ``user``, ``client_tag``: of the counter that judged, empty where its entity
     has no such part. ``level``: the matching one of the eight, 1 the most specific, 0 for none. ``observed``,
     ``limit``: in the quota's unit; ``window_ms``: the time that the rate covers, for a mutation quota the time in which
     its bucket fills. ``delay_asked_ms``: by the formula, before any cap. ``delay_served_ms``: the delay of the client
@@ -39,5 +39,5 @@ class Verdict(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Verdict":
-        """Return the verdict of a row of the native ring, whose type is a number."""
+        """Return the verdict in a row of the native ring, which has the quota type as a number."""
         return cls(*row)._replace(quota_type=QUOTA_TYPES[row[6]])

@@ -33,7 +33,7 @@ cdef struct ColumnBuffers:
     int32_t width               # bytes of a value; 0: a text; -1: a list, which has offsets only
     int64_t count
     int64_t nulls
-    Buffer values               # of a text: all of them, concatenated
+    Buffer values               # texts are concatenated
     Buffer offsets              # int32, of texts and lists: one more than values
     Buffer is_valid             # one byte per value
 

@@ -29,7 +29,7 @@ from kbroker.common.request_log import QUOTA_TYPES, VERSION
 # ---------------------------------------------------------------------------- numbers, times and hostile names as text
 
 cdef inline char *put_ten_millionths(char *to, int64_t n) noexcept nogil:
-    """Write a fraction without its trailing zeros, of which there are fewer than seven."""
+    """Write n ten-millionths, with a fraction other than 0, without trailing zeros; return the end."""
     cdef int64_t rest = n % 10000000
     to = put_int(to, n // 10000000)
     to[0] = c'.'

@@ -20,7 +20,7 @@ HEADERS = (("format", b"arrow"),)
 class ArrowForm:
     """Collector of records in columns, which returns them as Arrow IPC messages.
 
-    Args: ``partitions`` of the topic, 0 for none; ``compression`` of the batches, none or lz4; ``wants_lines``:
+    Args: ``partitions``: the topic's, 0 for none; ``compression``: of the batches, none or lz4; ``wants_lines``:
     whether there are files.
     Threads: one at a time.
     """

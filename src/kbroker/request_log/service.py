@@ -43,7 +43,7 @@ class RequestLogFigures(NamedTuple):
 class RequestLog:
     """The log of finished requests, if a topic or a folder is configured; otherwise it costs nothing.
 
-    Args: ``api_names`` of the served APIs, by key, as ``Produce``; ``network_threads`` of all listeners, which share
+    Args: ``api_names``: of the served APIs, by key, as ``Produce``; ``network_threads``: of all listeners, which share
     the buffer.
     Raises: ConfigError.
     Threads: built, started and stopped from one thread; ``flush`` and ``figures`` from any.

@@ -11,7 +11,7 @@ LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # enough for one record with the longest 
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:
-    """Return whether the last record of any partition is not one of a request log, in JSON or Arrow.
+    """Return whether the last record of any partition is not a request log's, in JSON or Arrow.
 
     Args: ``logs``: the PartitionLog of each partition, or None. Empty partitions are accepted: an operator may create
     the topic before the first start.

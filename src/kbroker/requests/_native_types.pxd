@@ -53,7 +53,7 @@ cdef struct Body:               # a response body that is the same for all clien
     int64_t size_bytes
     int64_t throttle_at         # position of throttle_time_ms; -1: no such field
 
-cdef struct Peers:              # the native handlers of the nodes in one process, whose partitions are the same
+cdef struct Peers:              # the native handlers of the nodes in one process, which share their partitions
     AtomicI64 refs
     Mutex lock                  # a leaf
     Cond visit_ended            # the last visit to a leaving node has ended

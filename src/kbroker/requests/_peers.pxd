@@ -9,4 +9,4 @@ from kbroker.requests._native_types cimport NativeApisCore
 cdef bint peers_join(NativeApisCore *native_apis, NativeApisCore *peer) noexcept nogil      # false: out of memory
 cdef void peers_leave(NativeApisCore *native_apis) noexcept nogil       # idempotent; the caller visits none
 cdef void peers_release(NativeApisCore *native_apis) noexcept nogil     # after peers_leave, once
-cdef void peers_check_fetches(NativeApisCore *native_apis, Key *key) noexcept nogil     # those of the other nodes
+cdef void peers_check_fetches(NativeApisCore *native_apis, Key *key) noexcept nogil     # fetches on the other nodes

@@ -44,8 +44,8 @@ class TokenLogin(NamedTuple):
 class DelegationTokens:
     """The delegation tokens of a cluster, stored when a method that changes one returns.
 
-    Args: ``secret_key``: not empty. ``max_lifetime_ms`` of a token, however often it is renewed. ``expiry_time_ms``:
-    of a new or renewed one.
+    Args: ``secret_key``: not empty. ``max_lifetime_ms``: of a token, however often it is renewed. ``expiry_time_ms``:
+    of a new or renewed token.
     Raises (methods that change a token): KafkaError with Kafka's code, KAFKA_STORAGE_ERROR when nothing was stored.
     Threads: any. Locks: the controller's during a change, then its own; ``find`` and ``all`` take none.
     """
@@ -176,7 +176,7 @@ class DelegationTokens:
         return bool(delta.changed_tokens)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Record the digests of the secrets of changed tokens; discard those, and the credentials, of removed ones."""
+        """Record the secret digests of changed tokens; discard the digests and the credentials of removed tokens."""
         for token_id, token in delta.changed_tokens.items():
             digest = _digest(self.hmac_of(token_id))
             if token is not None:

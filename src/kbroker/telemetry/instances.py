@@ -82,7 +82,7 @@ class InstanceCache:
         return found
 
     def put(self, instance: ClientInstance) -> None:
-        """Add an instance, or replace one of its id, which counts as the same client."""
+        """Add an instance, or replace the instance of its id, which counts as the same client."""
         self._instances[instance.uuid] = instance
         self._instances.move_to_end(instance.uuid)
         while len(self._instances) > self._limit:

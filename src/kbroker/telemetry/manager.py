@@ -50,7 +50,7 @@ class Client(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Accepted push. ``sender``: the client of the connection, possibly another one that uses the instance's id."""
+    """Accepted push. ``sender``: the client of the connection, perhaps another client with the instance's id."""
 
     client: ClientInstance
     sender: Client

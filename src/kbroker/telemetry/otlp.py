@@ -1,7 +1,7 @@
 """Metrics of a push: OTLP decoded by the opentelemetry-proto package, which is imported at the first push.
 
-Sums with delta temporality, which the broker requests, are added up; other values replace the previous ones. Of a
-histogram or summary the number of values and their sum are kept.
+Sums with delta temporality, which the broker requests, are added up; other values replace the previous ones. For a
+histogram or summary, the number of values and their sum are kept.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _text_of(value: Any) -> str | None:
 
 
 def add_attributes(message: MetricsData, attributes: Mapping[str, str]) -> None:
-    """Add attributes to the resources of a push; those of the client with the same names are replaced."""
+    """Add attributes to the resources of a push; the client's own attributes of the same names are replaced."""
     for resource in message.resource_metrics:
         kept = [one for one in resource.resource.attributes if one.key not in attributes]
         if len(kept) < len(resource.resource.attributes):

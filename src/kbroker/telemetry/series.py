@@ -41,7 +41,7 @@ class SeriesFigures(NamedTuple):
 class ClientSeries:
     """Series by client instance. Threads: any.
 
-    Args: ``max_bytes`` of all series; ``max_client_series`` of one client. Series beyond them are left out and
+    Args: ``max_bytes``: of all series; ``max_client_series``: of one client. Series beyond the limits are left out and
     counted; existing ones are still updated.
     """
 

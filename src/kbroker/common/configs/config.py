@@ -50,7 +50,7 @@ TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KE
 LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 _OF_LISTENER = re.compile(r"listener\.name\.([^.]*)\.(.*)")
 
-#: Keys whose values replace that of an unset key: the first that is set, times its factor (``LogConfig`` of Kafka).
+#: Fallbacks of an unset key: the value of the first key that is set, times its factor (``LogConfig`` of Kafka).
 FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     "log.roll.ms": (("log.roll.hours", 3_600_000),),

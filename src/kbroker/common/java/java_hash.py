@@ -72,7 +72,7 @@ def hash_map_order(texts: Collection[str]) -> list[str]:
 def timeline_map_order(texts: Collection[str]) -> list[str]:
     """Return texts without duplicates in the order of a Kafka ``TimelineHashMap`` that has never had more entries.
 
-    Its iterator returns those of one slot in reverse, the latest first.
+    The map's iterator returns the entries of one slot in reverse, the latest first.
     """
     slot_bits = 1
     while len(texts) * LOAD_FACTOR > 1 << slot_bits:

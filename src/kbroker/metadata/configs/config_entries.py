@@ -74,7 +74,7 @@ def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
 
 
 def _key_to_show(name: str) -> ConfigKey:
-    """Return the row of a broker config; an unknown one has no type, and its value is hidden."""
+    """Return the row of a broker config; that of an unknown config has no type, so its value is hidden."""
     return described_key(name) or ConfigKey(name, ConfigType.UNKNOWN, None, "")
 
 
@@ -87,7 +87,7 @@ def resource_entries(
 ) -> list[Entry]:
     """Return the configs of a group or of a client metrics subscription that sets ``overrides``.
 
-    Args: ``config`` of the broker, which has the defaults of consumer groups; ``wanted``: names of the configs, None
+    Args: ``config``: the broker's, with the defaults of consumer groups; ``wanted``: names of the configs, None
     for all.
     """
     entries = []

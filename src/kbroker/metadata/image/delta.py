@@ -71,7 +71,7 @@ class MetadataDelta:
     def apply(self, offset: int, epoch: int) -> MetadataImage:
         """Return the image after the changes; subjects without a change are the same objects as before.
 
-        Args: ``offset`` of the last record; ``epoch``: its leader epoch.
+        Args: ``offset``: that of the last record; ``epoch``: its leader epoch.
         Raises: MetadataReplayError for a topic that lacks a partition below its highest one.
         """
         topics, topics_by_id = self.topics.apply()

@@ -27,7 +27,7 @@ class MetadataImage(NamedTuple):
     """State of the cluster after the record at ``offset``. Its mappings are never changed, only replaced.
 
     Attributes:
-        offset: offset of the last record in it, -1 before the first one; ``epoch`` of that record.
+        offset: offset of the last record in it, -1 before the first record; ``epoch``: its leader epoch.
         features: finalized levels, metadata.version included; level 0 is absent, as is kraft.version, which has control
             records.
         configs: by resource type (2 topic, 4 broker, 16 client metrics, 32 group) and name, "" for the default.
@@ -51,7 +51,7 @@ class MetadataImage(NamedTuple):
     delegation_tokens: Mapping[str, DelegationToken]
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """Return the leader epoch of a partition, 0 for one that does not exist yet."""
+        """Return the leader epoch of a partition, 0 for a partition that does not exist yet."""
         found = self.topics.get(topic)
         if found is None or partition >= len(found.partitions):
             return 0

@@ -32,7 +32,7 @@ class MappingDelta(Generic[K, V]):
         self.changes = differences(self.before, after)
 
     def apply(self) -> Mapping[K, V]:
-        """Return the mapping after the changes, the one before if there are none."""
+        """Return the mapping after the changes, the same object if there are none."""
         return merged(self.before, self.changes) if self.changes else self.before
 
 
@@ -69,7 +69,7 @@ class EntitiesDelta(Generic[K, V]):
                 self.changes[entity] = changes
 
     def apply(self) -> Mapping[K, Mapping[str, V]]:
-        """Return the mapping after the changes, the one before if there are none."""
+        """Return the mapping after the changes, the same object if there are none."""
         if not self.changes:
             return self.before
         after = dict(self.before)

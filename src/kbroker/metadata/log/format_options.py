@@ -109,7 +109,7 @@ def check_credentials_level(levels: Mapping[str, int]) -> None:
 def parse_voters(text: str, listener_name: str) -> list[Voter]:
     """Return the voters of comma-separated ``id@host:port:directory id`` words. Raises: FormatError.
 
-    Args: ``listener_name`` of the controllers' listener.
+    Args: ``listener_name``: the controllers' listener.
     """
     voters: dict[int, Voter] = {}
     for word in text.strip().split(","):

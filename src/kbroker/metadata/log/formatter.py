@@ -54,7 +54,7 @@ def standalone_voter(node_id: int, listener: Listener) -> Voter:
 
 
 def make_voter(node_id: int, directory_id: uuid.UUID, listener: Listener) -> Voter:
-    """Return a voter. Args: ``directory_id`` of its folder with the metadata log."""
+    """Return a voter. Args: ``directory_id``: that of its folder with the metadata log."""
     endpoint = VoterEndpoint(listener.name.upper(), _java_host(listener.host), listener.port)
     return Voter(node_id, directory_id, (endpoint,), 0, SERVED_LEVELS[KRAFT_VERSION])
 

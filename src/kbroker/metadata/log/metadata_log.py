@@ -151,7 +151,7 @@ class _Folder:
 class LogFiles(_Folder):
     """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
 
-    Args: ``folder`` of the partition; its name may differ from that of the log in ``log_dir``; ``others``: the other
+    Args: ``folder``: the partition's, which may have another name than the log in ``log_dir``; ``others``: the other
     log folders of the broker.
     """
 
@@ -241,7 +241,7 @@ class SnapshotWriter(_Folder, ABC):
     def write_snapshot(self, records: Iterable[MetadataRecord], offset: int, epoch: int, timestamp_ms: int) -> None:
         """Write a snapshot of all records up to ``offset``, then remove the files that newer snapshots cover.
 
-        Args: ``records`` of the image at ``offset``; ``epoch`` of the record at that offset; ``timestamp_ms``: now.
+        Args: ``records``: the image at ``offset``; ``epoch``: that of the record at ``offset``; ``timestamp_ms``: now.
         Raises: OSError; earlier snapshots are then unchanged.
         """
         path = self.folder / snapshot_name(offset + 1, epoch)
@@ -269,8 +269,8 @@ class SnapshotWriter(_Folder, ABC):
 class MetadataLog(SnapshotWriter):
     """The metadata log of a node that is the quorum's only voter, opened for a new leader epoch.
 
-    Args: ``log_dir``: the locked folder of the metadata log; ``node_id``; ``config``; ``clock`` of the records' time;
-    ``is_clean``: everything in it was on disk when it was closed; ``others``: the other log folders of the broker.
+    Args: ``log_dir``: the locked folder of the metadata log; ``is_clean``: everything in it was on disk when it was
+    closed; ``others``: the other log folders of the broker.
     Raises: MetadataLogError for damage; OSError.
     Threads: `append` and `flush` by one thread at a time, the controller's; `write_snapshot` by another.
     """

@@ -60,7 +60,7 @@ def open_metadata(
 ) -> tuple[LogStorage, MetadataImage]:
     """Open the metadata of a log folder for this broker; without any, begin a new cluster.
 
-    Args: ``folder`` of the metadata log, locked; ``others``: the other log folders; ``directory_id`` of the folder;
+    Args: ``folder``: the locked one of the metadata log; ``others``: the other log folders; ``directory_id``: its id;
     ``is_clean``: everything in it was on disk when it was closed.
     Raises: MetadataLogError, if it is damaged, another node's, or missing although there are partitions; OSError.
     """

@@ -15,7 +15,7 @@ from kbroker.protocol._records import corrupt
 def check_tail(segment: Path, first_offset: int, last_epoch: int, *, is_clean: bool) -> int:
     """Check that the segment consists of batches, apart from the tail of a crash; return the position after them.
 
-    Args: ``first_offset`` of the segment; ``last_epoch``: the largest leader epoch that a batch may have; ``is_clean``:
+    Args: ``first_offset``: the segment's; ``last_epoch``: the largest leader epoch that a batch may have; ``is_clean``:
     everything was on disk when the log was closed.
     Raises: ProtocolError with the position of the damage; OSError.
     """

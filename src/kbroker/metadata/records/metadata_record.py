@@ -79,7 +79,7 @@ class UnknownRecordError(ValueError):
 class MetadataRecord(NamedTuple):
     """A record of the metadata log. ``name``: Kafka's, such as ``TopicRecord``.
 
-    A decoded ``body`` has every field of the table; one that the version lacks or that is absent has its default.
+    A decoded ``body`` has every field of the table; a field that the version lacks or that is absent has its default.
     """
 
     name: str

@@ -68,7 +68,7 @@ cdef struct ConnectionVerdict:  # about a new connection that is delayed, or ref
     double limit
     int64_t window_ms
     int64_t asked_ms            # by the formula, before the cap
-    int64_t served_ms           # of two delays the longer one is served
+    int64_t served_ms           # the longer of two delays is served
     int64_t time_ms
     bint is_refused
     bint is_shadow              # and is_refused: an enforced quota would have refused it
@@ -101,7 +101,7 @@ cdef struct QuotaCore:
     int64_t max_connections
     int64_t max_per_address
     int64_t max_rate
-    int64_t max_address_rate    # of addresses without a rate
+    int64_t max_address_rate    # for addresses without a specific rate
     int64_t max_address_shadow_rate
     int64_t next_sweep_ms
     Gauge rate
@@ -115,7 +115,7 @@ cdef struct QuotaCore:
     AtomicI64 throttled         # connections not served for their address's rate
 
 cdef struct Admission:          # result of quotas_enter
-    AddressEntry *entry         # of a connection that is admitted or one too many, for quotas_leave
+    AddressEntry *entry         # of an admitted connection, or one too many, for quotas_leave
     int64_t end_ms              # throttled: the earliest time to close it, by clock_epoch_ms
     int64_t blocked_ns          # time for which the acceptor waited
 

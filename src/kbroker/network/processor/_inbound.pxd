@@ -30,8 +30,8 @@ cdef class ResponseGatherer:
         unsigned long thread
         Request *first          # owned list by ``next``
         Request *last
-        int64_t first_ready_ns  # of the first one
-        int64_t total_bytes     # of all added since its owner set it to 0
+        int64_t first_ready_ns  # of the first response
+        int64_t total_bytes     # of all responses added since its owner set it to 0
     cdef void add(self, Request *request) noexcept
     cdef void send(self) noexcept
 

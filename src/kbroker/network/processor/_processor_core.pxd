@@ -36,9 +36,9 @@ cdef enum LoopRole:             # of a network thread; above 0: the number of th
 cdef struct Watch:              # of a NetworkWatch
     Clock *clock                # counted
     AtomicI64 is_asleep         # no network thread has helped lately
-    Mutex lock                  # guards the next ones; taken before the queue's
+    Mutex lock                  # guards the next fields; taken before the queue's
     Cond changed
-    ProcessorCore *first        # the watched ones, by watch_next
+    ProcessorCore *first        # the watched threads, by watch_next
     bint closed
 
 cdef struct ProcessorCore:
@@ -51,7 +51,7 @@ cdef struct ProcessorCore:
     AtomicI64 stage
     AtomicI64 mutes_illegal     # transitions that the mute table rejected
     AtomicI64 authenticated     # first authentications of connections; the next fields count the other outcomes
-    AtomicI64 authenticated_once    # those of clients that cannot renew them
+    AtomicI64 authenticated_once    # first authentications that the client cannot renew
     AtomicI64 authentications_failed
     AtomicI64 reauthenticated
     AtomicI64 reauthentications_failed

@@ -25,7 +25,7 @@ LINES_AT_ONCE, LINES_A_LOOK = 64, 4
 class AuditLog:
     """Log of the decisions of ``authorizer``.
 
-    Args: ``names`` of APIs by key. Threads: ``look`` on one at a time.
+    Args: ``names``: of the APIs, by key. Threads: ``look`` on one at a time.
     """
 
     def __init__(self, authorizer: Authorizer, names: Mapping[int, str]) -> None:
