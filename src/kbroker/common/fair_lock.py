@@ -14,7 +14,7 @@ class FairLock:
     def __init__(self) -> None:
         self._next = threading.Lock()  # held by the waiting thread whose turn is next
         self._lock = threading.Lock()
-        self._owner = 0  # id of the holding thread, 0 without one; only that thread can find its own id here
+        self._owner = 0  # id of the holding thread, or 0; only that thread can find its own id here
         self._depth = 0
 
     def __enter__(self) -> bool:

@@ -49,9 +49,9 @@ class HttpServer:
     """HTTP server of one port, until ``stop``.
 
     A request must be received within DEADLINE_MS of its connection, and its response be sent within the same time,
-    at any speed of the client. If ``max_connections`` are open, a further one replaces the connection that has been
-    sending its request for the longest time, so that silent clients lock no client out; it is closed without a response
-    only if all are being served.
+    at any speed of the client. If ``max_connections`` are open, a new one replaces the connection that has been sending
+    its request for the longest time, so that silent clients lock no client out; the new connection is closed without a
+    response only if all others are being served.
 
     Args: ``handler``: the class that serves a request; ``served``: its ``self.server.served``; ``name``: of threads,
     and in the log; ``port``: 0 selects a free port; ``clock``: times the deadlines.

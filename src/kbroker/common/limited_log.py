@@ -70,7 +70,7 @@ class RepeatedFailures:
         self.note(cause, lambda times: log(message + "%s", *args, how_often(times)))
 
     def write_late(self) -> None:
-        """Write the lines about failures that were counted in a past period, and remove causes without any."""
+        """Write the lines about failures that were counted in a past period, and remove causes without failures."""
         now_ms = self._clock.now_ms()
         with self._lock:
             late = self._take_late(now_ms)
@@ -78,7 +78,7 @@ class RepeatedFailures:
             write(times)
 
     def _take_late(self, now_ms: int) -> list[tuple[WriteLine, int]]:
-        """Return the lines of ``write_late``, and remove causes without any; the caller holds the lock."""
+        """Return the lines of ``write_late``, and remove causes without failures; the caller holds the lock."""
         late: list[tuple[WriteLine, int]] = []
         for cause, found in list(self._causes.items()):
             if now_ms - found.since_ms < self._period_ms:

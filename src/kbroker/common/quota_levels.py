@@ -40,7 +40,7 @@ def client_levels(quotas_of: QuotasOf, key: str, user: str, client_id: str) -> l
 
 
 def address_levels(quotas_of: QuotasOf, key: str, address: str) -> list[LevelOutcome]:
-    """Return the two levels for an address: its own quota, and that of all addresses without one."""
+    """Return the two levels for an address: its own quota, and the default of all addresses."""
     entities = [QuotaEntity.of({IP: address}), QuotaEntity.of({IP: None})]
     return _outcomes(quotas_of, key, entities, lambda entity: True)
 

@@ -64,7 +64,7 @@ class _Segment:
         self._index = [one for one in self._index if one[1] < position]
 
     def position_before(self, offset: int) -> int:
-        """Return the position of the last indexed batch at or below an offset, 0 without one."""
+        """Return the position of the last indexed batch at or below an offset, 0 if there is none."""
         at = bisect_right(self._index, (offset, INT64_MAX)) - 1
         return self._index[at][1] if at >= 0 else 0
 
@@ -370,7 +370,7 @@ class FollowerLog(SnapshotWriter):
     # ------------------------------------------------------------ snapshots
 
     def find_snapshot(self, end_offset: int, epoch: int) -> SnapshotFile | None:
-        """Return the snapshot of this id, None without it."""
+        """Return the snapshot of this id, None if it does not exist."""
         path = self.folder / snapshot_name(end_offset, epoch)
         return SnapshotFile(end_offset, epoch, path) if path.exists() else None
 

@@ -274,7 +274,7 @@ class Member:
 
     @property
     def fault(self) -> str:
-        """The reason why this broker needs an operator, "" without one."""
+        """The reason why this broker needs an operator, "" if there is none."""
         return self._fatal or self.loader.fault
 
     @property
@@ -289,7 +289,7 @@ class Member:
 
     @property
     def trouble(self) -> str:
-        """The reason why this broker cannot follow or join its cluster, "" without one."""
+        """The reason why this broker cannot follow or join its cluster, "" if there is none."""
         return self.fault or self.lifecycle.last_error or self.observer.last_error
 
     @property

@@ -159,7 +159,7 @@ class SocketServer:
 
     @property
     def processors(self) -> list[Processor]:
-        """The network threads of all listeners, by their id."""
+        """The network threads of all listeners, listener by listener."""
         return [p for b in self._bound for p in b.processors]
 
     @property
@@ -361,7 +361,7 @@ class SocketServer:
                 bound.processors, bound.acceptor, bound.acceptor_thread = [], None, None
 
     def stop(self) -> bool:
-        """Run both steps of the stop, for servers whose handlers need no time between them."""
+        """Run both steps of the stop, if handlers need no time between them; return as `finish_stop`."""
         self.begin_stop()
         return self.finish_stop()
 

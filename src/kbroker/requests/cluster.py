@@ -100,7 +100,7 @@ def current_leader(ctx: ApiContext, name: str, index: int) -> tuple[int, int]:
 def led_partition(ctx: ApiContext, name: str, index: int, epoch: int = -1) -> tuple[Any, Errors]:
     """Return the log of a partition that this node leads, or None and the error for the client.
 
-    Args: ``epoch``: the leader epoch in the request, -1 without one.
+    Args: ``epoch``: the leader epoch in the request, -1 if it has none.
     """
     view = ctx.topics.get(name)
     if view is None or not 0 <= index < len(view.partitions):

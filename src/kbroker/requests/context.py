@@ -141,13 +141,13 @@ class ApiContext:
         return any(kind == ConfigResourceType.BROKER for kind, _ in delta.changed_configs)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Put changed configs of the broker in force; the module that applies them is imported then."""
+        """Put changed configs of the broker in force, by a module that is imported at the first change."""
         self.dynamic.publish(delta, image)
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
         """Call ``hook`` after each change, with the names of the changed broker configs, once they are in force.
 
-        It must not change configs itself.
+        The hook must not change configs itself.
         """
         self._change_hooks.append(hook)
 
@@ -234,7 +234,7 @@ class RequestContext(NamedTuple):
 
     @property
     def connection_id(self) -> str:
-        """Id of the connection, empty without one."""
+        """Id of the connection, empty if there is none."""
         return "" if self.inbound is None else self.inbound.connection_id
 
     @property

@@ -58,7 +58,7 @@ class PrincipalMapper:
                 raise ValueError(f"Invalid rule: {rule}, expected DEFAULT or RULE:pattern/replacement/[LU]")
 
     def principal_of(self, certificate: bytes | None) -> str:
-        """Return ``User:name`` of a client by its certificate (DER); ANONYMOUS without one.
+        """Return ``User:name`` of a client by its certificate (DER), ``User:ANONYMOUS`` if it sent none.
 
         Raises: ValueError when no rule applies or the certificate is invalid.
         """

@@ -81,7 +81,7 @@ class ClientSeries:
             return {} if client is None else dict(client.values)
 
     def pushed_ms(self, client_instance_id: UUID) -> int | None:
-        """Return the time of a client's latest push, None without one."""
+        """Return the time of a client's latest push, None if there was none."""
         with self._lock:
             client = self._clients.get(client_instance_id)
             return None if client is None else client.pushed_ms

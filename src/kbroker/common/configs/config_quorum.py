@@ -172,7 +172,7 @@ def _name(word: str) -> str:
 
 
 def protocol_words(config: BrokerConfig) -> tuple[str, ...]:
-    """Return ``listener.security.protocol.map``; unset, it has the controller's listeners as PLAINTEXT too.
+    """Return ``listener.security.protocol.map``; by default it includes the controller's listeners, as PLAINTEXT.
 
     If a listener has the name of a protocol with TLS or SASL, the controller's listeners need an entry in the map, as
     in Kafka.

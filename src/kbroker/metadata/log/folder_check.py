@@ -36,8 +36,8 @@ class LogFolders(NamedTuple):
     Attributes:
         folders: as given.
         owners: owners of the folders that are formatted.
-        metadata: of the first folder that has metadata, None without any.
-        fault: the first fault of the metadata or of a folder's owner, "" without one.
+        metadata: of the first folder that has metadata, None if there is none.
+        fault: the first fault of the metadata or of a folder's owner, "" if there is none.
         strays: partition folders that belong to no partition of the metadata.
         missing: partitions of this node without a folder.
         doubles: the folders of each partition that has several.

@@ -19,7 +19,7 @@ from kbroker.log.checkpoints import (
 
 
 class FolderInfo(NamedTuple):
-    """The existing folders, the owner of the first formatted one, None without any, and the problems found."""
+    """The existing folders, the owner of the first formatted one (None: none is formatted), and the problems found."""
 
     folders: Sequence[Path]
     owner: MetaProperties | None

@@ -10,7 +10,7 @@ LAST_READER = "6dcc33a7"  # the last commit that takes the file over
 
 
 def refusal(folders: Sequence[Path]) -> str | None:
-    """Return the error for log folders with the file, None without it. The first one of log.dirs had it."""
+    """Return the error if one of the folders contains the file, else None."""
     for path in (folder / FILE_NAME for folder in folders):
         if path.exists():
             return (

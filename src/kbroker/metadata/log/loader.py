@@ -33,7 +33,7 @@ class LoadedMetadata(Replay):
     Raises: MetadataLogError for damage, unless it is a salvage; OSError.
     Attributes:
         image: after the last record.
-        error: the first damage of the records, None without any.
+        error: the first damage of the records, None if there is none.
         bad_snapshots: the damage of each unusable snapshot, by path, the newest first.
     """
 
@@ -71,7 +71,7 @@ class LoadedMetadata(Replay):
             self.image = self.delta.image  # the image of the snapshot
 
     def _load_snapshot(self, log: LogFiles | MetadataLog) -> tuple[int, int]:
-        """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 without any."""
+        """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 if there is none."""
         offset, epoch = 0, 0
         self.bad_snapshots.clear()
         for snapshot in reversed(log.snapshots()):

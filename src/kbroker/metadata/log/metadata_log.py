@@ -110,7 +110,7 @@ class _Folder:
         return snapshots_in(self.folder)
 
     def first_batches(self) -> Iterator[MetadataBatch]:
-        """Yield the batches of the snapshot with the quorum's first voters; none without one."""
+        """Yield the batches of the snapshot with the quorum's first voters, none if it does not exist."""
         path = self.folder / snapshot_name(0, 0)
         return read_snapshot(path) if path.exists() else iter(())
 

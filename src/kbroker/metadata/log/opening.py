@@ -58,7 +58,7 @@ def open_metadata(
     *,
     is_clean: bool,
 ) -> tuple[LogStorage, MetadataImage]:
-    """Open the metadata of a log folder for this broker; without any, begin a new cluster.
+    """Open the metadata of a log folder for this broker; if there is none, begin a new cluster.
 
     Args: ``folder``: the locked one of the metadata log; ``others``: the other log folders; ``directory_id``: its id;
     ``is_clean``: everything in it was on disk when it was closed.
@@ -92,7 +92,7 @@ def open_metadata(
 
 
 def folder_with_log(log_dirs: Iterable[Path]) -> Path | None:
-    """Return the first of the log folders that has a metadata log with content, sound or not; None without any."""
+    """Return the first of the log folders that has a metadata log with content, sound or not; else None."""
     return next((one for one in log_dirs if not LogFiles(one).is_empty), None)
 
 

@@ -79,7 +79,7 @@ class Recovered:
     """Result of a recovery.
 
     ``path`` of the records; ``kept``: number of sound entries of each subject; ``lost``: descriptions of incomplete
-    subjects; ``notes``: for the operator; ``set_aside``: the new path of the damaged log, None without one.
+    subjects; ``notes``: for the operator; ``set_aside``: the new path of the damaged log, if there was one.
     """
 
     path: Path
@@ -177,7 +177,7 @@ def _is_default_broker_config(record: MetadataRecord) -> bool:
 
 
 def _write(folders: Sequence[Path], salvage: _Salvage, owner: MetaProperties, image: MetadataImage) -> Path | None:
-    """Write the new metadata in a repeatable order; return the new path of the damaged log, None without one."""
+    """Write the new metadata in a repeatable order; return the new path of the damaged log, None if there was none."""
     folder, now_ms = folders[0], SystemClock().wall_ms()
     if checkpoints.read_meta_properties(folder) != owner:
         checkpoints.write_meta_properties(folder, owner)

@@ -28,7 +28,7 @@ class Replay:
 
     Attributes:
         delta: the changes so far.
-        kraft_version, voters: of the quorum, as the last control records have them, None without any.
+        kraft_version, voters: of the quorum, as the last control records have them, None before the first.
         leader_voters: node ids of the voters that elected the last leader; with kraft.version 0 they are all.
     """
 

@@ -56,7 +56,7 @@ def _check(file: BatchFile, offset: int, last_epoch: int, is_clean: bool) -> int
 
 
 def _batch_at(file: BatchFile, position: int, *, is_checked: bool) -> Batch | None:
-    """Return the batch at a position, even one with impossible offsets; None without any."""
+    """Return the batch at a position, even one with impossible offsets; None if there is none."""
     batch: Batch | None
     try:
         batch = file.batch_at(position, is_checked=is_checked)

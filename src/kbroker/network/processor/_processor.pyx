@@ -104,7 +104,7 @@ cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
 
 
 cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
-    """Handle the first frame if it is the authenticator's or came after the session's end; return whether it was."""
+    """Pass the first frame to the authenticator, or close a channel whose session has ended; false: neither applies."""
     cdef int64_t now
     cdef Request *frame = channel.reader.staged_first
     cdef AuthenticationOutcome outcome
