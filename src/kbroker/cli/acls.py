@@ -75,7 +75,8 @@ def list_acls(bootstrap_server: str, principal: str | None, match: bool, as_json
     if principal is not None:
         principal_of(principal, "--principal")
     pattern = PatternType.MATCH if match else PatternType.ANY
-    filters = [AclFilter(kind, name, pattern, principal) for kind, name in resources(**named)]
+    about = needed_resources(**named) if match else resources(**named)
+    filters = [AclFilter(kind, name, pattern, principal) for kind, name in about]
     with connect(bootstrap_server) as cluster:
         known = Acls(cluster)
         found = [acl for wanted in filters or [AclFilter(principal=principal)] for acl in known.list(wanted)]

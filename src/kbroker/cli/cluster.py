@@ -19,7 +19,7 @@ from kbroker.cli.options import (
     json_option,
 )
 from kbroker.cli.output import note, print_difference, print_json, print_table
-from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster
+from kbroker.client.cluster_changes import Plan, plan_changes, read_cluster, unknown_acls
 from kbroker.client.cluster_description import BrokerDescription, describe_cluster
 from kbroker.client.cluster_file import ACLS, SECTIONS, USERS, cluster_document, read_cluster_file, yaml_text
 from kbroker.client.connection import BrokerConnectionError, format_address
@@ -132,6 +132,8 @@ def print_content(
         found = found._replace(topics={name: known[name] for name in topics})
     if ACLS in sections and found.acls is None:
         note("this cluster has no authorizer, so the section acls is left out")
+    if found.unknown_acls:
+        click.echo(f"note: {unknown_acls(found.unknown_acls)}", err=True)
     if USERS in sections and found.users is None:
         note("this cluster stores no SCRAM credentials, so the section users is left out")
     document = cluster_document(found)

@@ -74,6 +74,9 @@ class LoggedRecords:
             topic, partition, first, last = (
                 part[name] for name in ("topic", "partition", "first_offset", "last_offset")
             )
+            if None in (topic, partition, first, last) or min(partition, first) < 0:  # any client may write to the log
+                yield f"expected a topic, a partition and offsets from 0 in the log, got {list(part.values())}"
+                continue
             try:
                 records = self._read(topic, partition, first, last, left)
             except (KafkaError, BrokerConnectionError) as error:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +67,11 @@ def top(
         partial(in_context, partial(http_port, bootstrap_server, http_url, token)),
         wall_clock(),
     )
-    try:
-        if once or as_json or not sys.stdout.isatty() or is_dumb_terminal():
+    if once or as_json or not sys.stdout.isatty() or is_dumb_terminal():
+        with closing(watch):
             _print_once(watch, every / 1000, view, bootstrap_server, as_json)
-        else:
-            _live(watch, every / 1000, view, bootstrap_server)
-    finally:
-        watch.close()
+    else:
+        _live(watch, every / 1000, view, bootstrap_server)
 
 
 def _check_rich() -> None:
@@ -113,7 +112,7 @@ def _print_once(watch: UsageWatch, every_s: float, view: str, server: str, as_js
 
 
 class _Looker:
-    """Thread that takes the snapshots, so that keys take effect at once."""
+    """Thread that takes the snapshots, so that keys take effect at once. It closes the watch at its end."""
 
     def __init__(self, watch: UsageWatch, every_s: float) -> None:
         self._watch = watch
@@ -128,19 +127,20 @@ class _Looker:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            if not self.is_paused:
-                try:
-                    self.usage = self._watch.look()
-                    self.note = ""
-                except (BrokerConnectionError, KafkaError) as error:
-                    self.note = f"no response, trying again: {error}"
-                except BaseException as error:
-                    self.failure = error
+        with closing(self._watch):
+            while not self._over.is_set():
+                if not self.is_paused:
+                    try:
+                        self.usage = self._watch.look()
+                        self.note = ""
+                    except (BrokerConnectionError, KafkaError) as error:
+                        self.note = f"no response, trying again: {error}"
+                    except BaseException as error:
+                        self.failure = error
+                        self.changed.set()
+                        return
                     self.changed.set()
-                    return
-                self.changed.set()
-            self._over.wait(self._every_s)
+                self._over.wait(self._every_s)
 
     def end(self) -> None:
         """End the thread, possibly after a snapshot in progress."""

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kbroker.client.cluster import BodyFor, Cluster, TopicMetadata, check, failure_of, to_uuid
+from kbroker.client.cluster import (
+    UNKNOWN_TOPIC_PATIENCE_S,
+    BodyFor,
+    Cluster,
+    TopicMetadata,
+    check,
+    failure_of,
+    to_uuid,
+)
 from kbroker.client.connection import Body, BrokerConnectionError
 from kbroker.client.partitions import by_leader, partition_rows, topic_rows
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType, ConfigSource
@@ -334,18 +342,31 @@ class Admin:
             wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first
                 record at or after it.
             read_committed: LATEST is then the last stable offset.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION after UNKNOWN_TOPIC_PATIENCE_S.
         """
         found: dict[TopicPartition, OffsetInfo] = {}
+        began_s = self.cluster.clock()
 
-        def attempt() -> None:
-            for node_id, partitions in by_leader(self.cluster, (tp for tp in wanted if tp not in found)).items():
+        def attempt() -> KafkaError | None:
+            try:
+                led = by_leader(self.cluster, (tp for tp in wanted if tp not in found))
+            except KafkaError as failure:
+                is_late = self.cluster.clock() - began_s >= UNKNOWN_TOPIC_PATIENCE_S
+                if failure.error is Errors.UNKNOWN_TOPIC_OR_PARTITION and is_late:  # not retried for longer
+                    return failure
+                raise
+            for node_id, partitions in led.items():
                 some = self._list_offsets_of(node_id, {tp: wanted[tp] for tp in partitions}, read_committed)
                 for tp, info in some.items():
                     if isinstance(info, KafkaError):
                         raise info
                     found[tp] = info
+            return None
 
-        self.cluster.retry(attempt)
+        missing = self.cluster.retry(attempt)
+        if missing is not None:
+            raise missing
         return found
 
     def offsets_at(

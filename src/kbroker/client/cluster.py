@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -370,8 +371,8 @@ class Cluster(Closing):
             leader (the cached entry is then dropped, so that a retry requests it again).
         """
         known = self.topic(topic, allow_auto_topic_creation=allow_auto_topic_creation).partitions
-        found = next((p for p in known if p.partition == partition), None)
-        if found is None:
+        index = bisect_left(known, partition, key=lambda one: one.partition)
+        if index == len(known) or (found := known[index]).partition != partition:
             self.forget(topic)
             raise KafkaError(
                 Errors.UNKNOWN_TOPIC_OR_PARTITION,

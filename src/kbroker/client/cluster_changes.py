@@ -95,15 +95,20 @@ def _run(step: Step, is_check: bool) -> None:
 def read_cluster(cluster: Cluster, sections: Collection[str], topics: Iterable[str] | None) -> ClusterContent:
     """Return the content of a cluster; ACLs are None if it has no authorizer, users if it stores no credentials.
 
+    Rules with types or operations that this version does not have are only counted.
+
     Args: ``topics``: read the configs of these topics only, where they exist; None: of all but internal ones.
     Raises: KafkaError; BrokerConnectionError.
     """
     credentials = Users(cluster).credentials_if_any() if USERS in sections else None
+    listed = Acls(cluster).list_if_any() if ACLS in sections else None
+    acls = None if listed is None else [acl for acl in listed if acl.is_known]
     return ClusterContent(
         _topics(cluster, topics) if TOPICS in sections else None,
-        Acls(cluster).list_if_any() if ACLS in sections else None,
+        acls,
         QuotaClient(cluster).describe() if QUOTAS in sections else None,
         None if credentials is None else {one[:2]: one.iterations for one in credentials},
+        unknown_acls=len(listed or ()) - len(acls or ()),
     )
 
 
@@ -238,6 +243,8 @@ class _Planner:
                 text = "acls: expected a cluster with an authorizer, found none; leave the section out"
                 raise KafkaError(Errors.SECURITY_DISABLED, text)
             return
+        if self._found.unknown_acls:
+            self.notes.append(unknown_acls(self._found.unknown_acls))
         client = Acls(self._cluster)
         wanted, known = dict.fromkeys(self._wanted.acls), dict.fromkeys(self._found.acls)
         added = sorted((acl for acl in wanted if acl not in known), key=lambda acl: acl.permission)  # DENY first
@@ -285,6 +292,11 @@ class _Planner:
         for user, mechanism in sorted(known.keys() - self._wanted.users.keys()):
             change = Change("user", user, mechanism, "credential", None)
             self.removals.append(Step([change], partial(client.remove, user, mechanism)))
+
+
+def unknown_acls(count: int) -> str:
+    """Return a note about rules of a cluster that its file cannot have."""
+    return f"{counted(count, 'ACL')} of types or operations that this version does not have, left as they are"
 
 
 def _quota_change(one: Difference) -> Change:

@@ -55,7 +55,7 @@ class ClusterContent(NamedTuple):
     """Content of a cluster or of its file; None for a section that is left out.
 
     ``users``: iterations by user and mechanism, None if the file does not name them. ``places``: place in the file by
-    section and name, for messages.
+    section and name, for messages. ``unknown_acls``: number of further rules of the cluster, which a file cannot have.
     """
 
     topics: Mapping[str, Topic] | None = None
@@ -63,6 +63,7 @@ class ClusterContent(NamedTuple):
     quotas: Mapping[QuotaEntity, Values] | None = None
     users: Mapping[tuple[str, str], int | None] | None = None
     places: Mapping[tuple[str, object], str] = {}
+    unknown_acls: int = 0
 
 
 def read_cluster_file(path: Path) -> ClusterContent:

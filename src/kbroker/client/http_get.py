@@ -69,10 +69,13 @@ def http_get(
             connection.request("GET", target, headers=dict(headers))
             body = bytearray()
             with connection.getresponse() as response:
-                while chunk := response.read1(_CHUNK_BYTES):
+                expected = response.length  # None: in chunks, or up to the end of the connection
+                while len(body) != expected and (chunk := response.read1(_CHUNK_BYTES)):
                     body += chunk
                     if len(body) > max_bytes:
                         raise HttpFailure(f"expected at most {max_bytes} bytes, got more")
+            if expected is not None and len(body) < expected:
+                raise HttpFailure(f"expected {expected} bytes, got {len(body)}")
             found = {name.lower(): value for name, value in response.getheaders()}
             return Response(response.status, found, bytes(body))
     except TimeoutError:

@@ -41,29 +41,29 @@ class RecordRange:
         before = dict(self._consumer.positions)
         found = [r for r in self._consumer.poll() if r.offset < self._ends.get((r.topic, r.partition), r.offset + 1)]
         if self._consumer.positions == before and not self._awaits_ends:
-            self._check_ends()
+            check_ends(self._consumer, self._ends)
         self._drop_ended()
         return found
-
-    def _check_ends(self) -> None:
-        """Check that the logs still reach their ends; that of a topic that was created again may not.
-
-        Raises: KafkaError OFFSET_OUT_OF_RANGE.
-        """
-        consumer = self._consumer
-        left = [tp for tp in consumer.positions if tp in self._ends]
-        for tp, end in Admin(consumer.cluster).offsets_at(left, read_committed=consumer.read_committed).items():
-            if end < self._ends[tp]:
-                raise KafkaError(
-                    Errors.OFFSET_OUT_OF_RANGE,
-                    f"partition {tp[0]}-{tp[1]}: expected records up to offset {self._ends[tp] - 1}, the log ends at "
-                    f"offset {end}: read again if topic {tp[0]!r} was deleted and created again",
-                )
 
     def _drop_ended(self) -> None:
         positions = self._consumer.positions
         for tp in [tp for tp, offset in positions.items() if tp in self._ends and offset >= self._ends[tp]]:
             del positions[tp]
+
+
+def check_ends(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
+    """Check that the logs that a consumer reads still reach their ends; that of a topic that was created again may not.
+
+    Raises: KafkaError OFFSET_OUT_OF_RANGE.
+    """
+    left = [tp for tp in consumer.positions if tp in ends]
+    for tp, end in Admin(consumer.cluster).offsets_at(left, read_committed=consumer.read_committed).items():
+        if end < ends[tp]:
+            raise KafkaError(
+                Errors.OFFSET_OUT_OF_RANGE,
+                f"partition {tp[0]}-{tp[1]}: expected records up to offset {ends[tp] - 1}, the log ends at offset "
+                f"{end}: read again if topic {tp[0]!r} was deleted and created again",
+            )
 
 
 def last_records(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 
 from kbroker.client.admin import EARLIEST, Admin
 from kbroker.client.cluster import Cluster
-from kbroker.client.consumer import Consumer
+from kbroker.client.consumer import Consumer, Record
+from kbroker.client.record_range import RecordRange
 from kbroker.common.errors import Errors, KafkaError, UserError
 from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, LIST, STRING, VERSION, VERSION_KEY, Column
 
@@ -181,7 +182,8 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
 
     Yields lists; the first empty one is at the initial end, where the iteration ends without ``follow``. Further ones
     mean that no record arrived for half a second.
-    Raises: RequestLogError if the topic does not exist; KafkaError, BrokerConnectionError.
+    Raises: RequestLogError if the topic does not exist; KafkaError, OFFSET_OUT_OF_RANGE if it is created again
+        meanwhile; BrokerConnectionError.
     """
     try:
         partitions = [(topic, p.partition) for p in cluster.topic(topic).partitions]
@@ -192,22 +194,19 @@ def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterato
     admin = Admin(cluster)
     starts, ends = admin.offsets_at(partitions, EARLIEST), admin.offsets_at(partitions)
     positions = {place: max(starts[place], end - back) for place, end in ends.items()}
-    consumer = Consumer(cluster, positions, max_wait_ms=500, reset=EARLIEST)
-
-    def is_read() -> bool:  # by positions: the last offsets may be those of a marker, or deleted
-        return all(consumer.positions[place] >= end for place, end in ends.items())
-
-    is_at_end = False
-    while follow or not is_read():
-        rows: list[Row] = []
-        for record in consumer.poll():
-            if follow or record.offset < ends[record.topic, record.partition]:
-                rows.extend(_rows_of(record.value or b"", dict(record.headers).get(FORMAT_HEADER)))
-        if rows or is_at_end:
+    existing = RecordRange(Consumer(cluster, positions, reset=EARLIEST), ends)
+    while not existing.is_ended:
+        rows = _rows_of_records(existing.poll())
+        if rows:
             yield rows
-        if not is_at_end and is_read():
-            is_at_end = True
-            yield []
+    yield []
+    consumer = Consumer(cluster, ends, max_wait_ms=500, reset=EARLIEST)
+    while follow:
+        yield _rows_of_records(consumer.poll())
+
+
+def _rows_of_records(records: Iterable[Record]) -> list[Row]:
+    return [row for one in records for row in _rows_of(one.value or b"", dict(one.headers).get(FORMAT_HEADER))]
 
 
 def _rows_of(value: bytes, form: bytes | None) -> Iterator[Row]:

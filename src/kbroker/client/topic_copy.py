@@ -14,6 +14,7 @@ from kbroker.client.admin import EARLIEST, Admin, NewTopic, own_configs
 from kbroker.client.cluster import Cluster, TopicMetadata
 from kbroker.client.consumer import Consumer
 from kbroker.client.groups import Groups
+from kbroker.client.record_range import check_ends
 from kbroker.client.transactional_producer import TransactionalProducer
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, UserError, ignoring
@@ -156,6 +157,8 @@ class TopicCopier:
             self._copy_once(consumer, {} if is_endless else ends)
             if consumer.positions != before:
                 yield dict(consumer.positions)
+            elif not is_endless:
+                check_ends(consumer, ends)
             if not is_endless:
                 for place in [p for p, position in consumer.positions.items() if position >= ends[p]]:
                     del consumer.positions[place]

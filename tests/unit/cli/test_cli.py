@@ -181,6 +181,7 @@ def test_version() -> None:
         ("acls remove --topic t --json", "expected --yes beside --json"),
         ("consume t --json --format full", "expected only one of --json and --format, got both"),
         ("completion csh", "Invalid value for 'bash|zsh|fish': 'csh' is not one of 'bash', 'zsh', 'fish'."),
+        ("acls list --match", "expected --topic, --group, --transactional-id, --cluster ..., got none"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:

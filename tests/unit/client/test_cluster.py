@@ -125,6 +125,15 @@ def test_unknown_topic_is_asked_for_a_while_then_reported(
     assert 0.5 < sum(fake_time.slept) <= 1.0
 
 
+def test_offsets_of_a_missing_partition_are_not_waited_for(
+    broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
+) -> None:
+    """A partition that does not exist is an error as soon as a missing topic is, not after all retries."""
+    with pytest.raises(KafkaError, match="topic 't': expected a partition from 0 to 1, got 9"):
+        Admin(cluster).offsets_at([("t", 0), ("t", 9)])
+    assert sum(fake_time.slept) == pytest.approx(1.55)
+
+
 def test_metadata_is_cached_until_forgotten(broker: FakeBroker, cluster: Cluster) -> None:
     """A cached topic needs no second Metadata request."""
     for _ in range(3):

@@ -175,6 +175,22 @@ def test_a_request_log_ends_with_a_marker(broker: FakeBroker, cluster: Cluster) 
     assert list(topic_rows(cluster, "t", 10, follow=False)) == [[]]
 
 
+def test_a_request_log_that_was_created_again_ends(broker: FakeBroker, cluster: Cluster) -> None:
+    """The command does not wait for records that the new topic of that name never gets."""
+    broker.partitions = {"t": 1}
+    serve_log(broker, b"", end=9)
+    found = topic_rows(cluster, "t", 10, follow=False)
+    fetch = broker.handlers[FETCH]
+
+    def fetch_of_new_topic(version: int, body: Body) -> Body | bytes | None:
+        serve_log(broker, b"", end=2)
+        return fetch(version, body)
+
+    broker.handlers[FETCH] = fetch_of_new_topic
+    with pytest.raises(KafkaError, match="t-0: expected records up to offset 8, the log ends at offset 2"):
+        list(found)
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_an_empty_poll_is_not_the_end_of_a_request_log(broker: FakeBroker, cluster: Cluster, follow: bool) -> None:
     """The first empty list ends the existing records; after an empty poll the command once printed the rest as new."""

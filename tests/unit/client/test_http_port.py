@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from kbroker.client.http_get import HttpFailure, http_get
 from kbroker.client.http_port import HttpPort, HttpPortError, NoSuchPathError, url_of_listener
 from kbroker.common.http_server import HttpHandler
 from tests.support.fixtures import fixture_of
@@ -51,6 +52,25 @@ def test_a_refusal_is_one_printable_line(
     with pytest.raises(error, match=text) as caught:
         HttpPort(str(script["url"])).get("/xray")
     assert str(caught.value).isprintable()
+
+
+class Cut(HttpHandler):
+    """Handler that closes the connection before the end of its response."""
+
+    def do_GET(self) -> None:
+        self.request_is_read()
+        self.send_response(200)
+        self.send_header("Content-Length", "99")
+        self.end_headers()
+        self.wfile.write(b"syntax")
+
+
+def test_a_response_without_its_end_is_a_failure() -> None:
+    """The beginning of a response, such as that of a schema, is not taken for all of it."""
+    with served(Cut, {}) as script:
+        host, _, port = script["url"].removeprefix("http://").partition(":")
+        with pytest.raises(HttpFailure, match="expected 99 bytes, got 6"):
+            http_get("http", host, int(port), "/", {}, timeout_s=5, max_bytes=1000)
 
 
 def test_a_port_that_nobody_serves() -> None:

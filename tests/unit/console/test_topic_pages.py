@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.console.requests import Query
-from kbroker.console.views.messages import _looked
+from kbroker.console.requests import PageError, Query
+from kbroker.console.views.messages import _looked, _record
 from kbroker.console.views.topics import Figures, _local_figures
 
 
@@ -39,3 +39,11 @@ def test_a_step_without_more_records_is_the_last(is_complete: bool) -> None:
     rest = None if is_complete else {0: 7}
     assert _looked(Query({"at": "0-5"}), search, 10) == (step, {0: 5}, rest, True)
     assert _looked(Query({"before": "0-15"}), search, 10) == (step, rest, {0: 15}, False)
+
+
+def test_a_message_without_its_offset_is_wrong_usage() -> None:
+    """The page of one message needs its offset; without it, and with partition 0 offline, there was no partition."""
+    search: Any = SimpleNamespace(number=None, partitions={1: None})
+    with pytest.raises(PageError, match="lacks the parameter offset") as caught:
+        _record(search, Query({"topic": "t"}))
+    assert caught.value.status == 400

@@ -154,6 +154,11 @@ class Acl(NamedTuple):
             f"operation={self.operation.name}, permissionType={self.permission.name}]"
         )
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether this version has the types, the operation and the permission of the rule."""
+        return 0 not in (self.resource_type, self.pattern_type, self.operation, self.permission)
+
     def is_about(self, kind: ResourceType, name: str) -> bool:
         """Return whether the pattern covers this resource."""
         if self.resource_type != kind:

@@ -287,7 +287,8 @@ def _where(search: _Search, result: _Result) -> str:
 
 
 def _record(search: _Search, query: Query) -> tuple[LogRecord, int]:
-    """Return one record, whole. Raises: PageError 404."""
+    """Return one record, whole. Raises: PageError 404; 400 without its offset."""
+    query.needed("offset")
     offset = query.integer("offset", -1, 0, 2**63 - 1)
     number = search.number or 0
     try:
