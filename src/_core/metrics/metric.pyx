@@ -229,12 +229,12 @@ cdef class Metric:
             i += 1
 
     def view(self):
-        """Return a live, read-only view of the samples for ``numpy.asarray``: fields value, event_count, start_ms,
-        last_event_ms.
+        """Return a live, read-only view of the samples, for ``numpy.asarray``.
 
-        Nothing is copied: the array shows every later record, without a lock (a sample read while it is written may
-        mix old and new fields; ``samples`` never does). Its length is the ring's present length. A config with more
-        samples than ever before moves the ring to new memory; older views then stay as they are.
+        Its fields are value, event_count, start_ms, last_event_ms. Nothing is copied: the array shows every later
+        record, without a lock (a sample read while it is written may mix old and new fields; ``samples`` never does).
+        Its length is the ring's present length. A config with more samples than ever before moves the ring to new
+        memory; older views then stay as they are.
         Raises: ValueError for a statistic without samples.
         """
         self.demand()

@@ -102,8 +102,7 @@ cdef void loop_wake(EventLoop *loop) noexcept nogil:
 
 
 cdef void resume_memory_muted(EventLoop *loop) noexcept nogil:
-    """Resume channels muted for memory in their order, before any other read of this loop; then yield to the next loop
-    that waits for the pool."""
+    """Resume channels muted for memory, in order, before the loop reads others; then yield to the next waiting loop."""
     cdef Channel *channel
     cdef Link others
     list_take(&loop.pending_reads, &others)

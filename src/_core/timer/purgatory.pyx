@@ -124,8 +124,7 @@ cdef void python_destroy(Operation *op) noexcept nogil:
 
 
 cdef void python_let_go(Operation *op) noexcept nogil:
-    """Release a count. If lists and timer have released the operation meanwhile (cancel_for_key), the
-    only counts left are those that the struct and the object have of each other."""
+    """Release a count; the last ones may be those that struct and object have of each other (cancel_for_key)."""
     cdef int64_t refs = atomic_load(&op.refs)
     while refs > 2:                     # another count besides the object's remains, so the GIL is not needed
         if atomic_cas(&op.refs, refs, refs - 1):

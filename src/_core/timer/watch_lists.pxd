@@ -53,7 +53,7 @@ cdef void watch_table_destroy(WatchTable *table) noexcept nogil                 
 cdef void watcher_block_init(
     WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil
 cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil           # false: no memory
-cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as of a completed operation
+cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # like that of a completed operation
 # Leave all lists under their locks, each taken once for neighbours in `blocks` under one key; `left`: number of lists
 # of each.
 cdef void leave_lists(WatchTable *table, WatcherBlock **blocks, int32_t count, int64_t *left) noexcept nogil

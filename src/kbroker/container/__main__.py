@@ -36,7 +36,7 @@ def _start(words: list[str]) -> None:
     import gc
     import os
 
-    gc.disable()  # as `kbroker serve`
+    gc.disable()  # as in `kbroker serve`
     from kbroker import serving
     from kbroker.container import start
 

@@ -78,8 +78,7 @@ cdef bint is_intercepted(NativeApisCore *native_apis, Request *request) noexcept
 
 
 cdef inline bint is_refused(Request *request) noexcept nogil:
-    """Return whether a native handler closed the connection without a response: for an unreadable body, or an
-    error of a Produce without acks."""
+    """Return whether a native handler refused the request: an unreadable body, or a failed Produce without acks."""
     return (request.action == ACTION_CLOSE and kafka_request(request).header_bytes > 0
             and request.segment_count == 0)
 

@@ -1,8 +1,8 @@
-"""A native handler thread, which takes request batches from the queue and sends responses without the GIL, and the
-executor with which a network thread does the same while few batches wait.
+"""Native handler threads, and the executor with which a network thread helps them while few batches wait.
 
-For each request: parse the header, look up (key, version), call the native handler. A request that has none, or that
-it declines, goes to the Python handlers' queue. Produce requests for one partition are appended together.
+They take request batches from the queue and send responses without the GIL. For each request: parse the header, look up
+(key, version), call the native handler. A request without a native handler, or that it declines, goes to the queue of
+the Python handlers. Produce requests for one partition are appended together.
 Source: ``KafkaRequestHandler``.
 """
 from libc.stdint cimport int64_t

@@ -76,7 +76,7 @@ cdef struct RequestSample:
     int64_t channel_number
     int64_t request_bytes
     int64_t response_bytes
-    int64_t us[TIME_KINDS]      # as RequestMetrics: queue, local, remote, throttle, response queue, send, total
+    int64_t us[TIME_KINDS]      # as in RequestMetrics: queue, local, remote, throttle, response queue, send, total
     int64_t rank_us             # rank by slowness; without a Fetch's remote time, which is a wait for records
     int32_t correlation_id
     int32_t error_code

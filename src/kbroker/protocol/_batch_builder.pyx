@@ -161,7 +161,7 @@ def key_value_batch(records, int64_t timestamp_ms, int64_t producer_id=-1, int16
         draft.header.producer_id, draft.header.producer_epoch = producer_id, producer_epoch
         if producer_id >= 0:
             draft.header.attributes = TRANSACTIONAL_BIT
-            draft.header.base_sequence = 0      # as of Kafka's coordinators; sequences of their batches are not checked
+            draft.header.base_sequence = 0  # as Kafka's coordinators do; the sequences of their batches are not checked
         for key, value in records:
             draft_put(&draft, key, value, timestamp_ms, delta, 0, NULL)
             delta += 1

@@ -180,11 +180,10 @@ cdef class ClientQuotaManager:
                 sensors_release(sensors)
 
     def noted(self, InboundRequest request not None):
-        """Return a view of this manager, and of its shadows' manager, whose counters note their charges on a
-        request. Shadows refuse nothing.
+        """Return a view of this manager and its shadows' manager, whose counters note their charges on a request.
 
-        It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. Use it
-        before the response is sent.
+        Shadows refuse nothing. The view has ``is_enabled`` and ``sensor``; a counter has the ``record`` and
+        ``record_strict`` of a Sensor. Use the view before the response is sent.
         """
         cdef NotedManager view = NotedManager.__new__(NotedManager)
         self.demand()
@@ -197,7 +196,7 @@ cdef class ClientQuotaManager:
 
 
 cdef ClientSensors *find_sensors(QuotaManager *manager, user, client_id, int64_t now_ms) except NULL:
-    """Return a counted reference to the counter of a client."""
+    """Return a counted reference to the counter of a client, created if absent. Raises: MemoryError."""
     cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
     cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
     cdef ClientSensors *sensors
@@ -396,7 +395,7 @@ cdef class ClientQuotaManagers:
         registry.add_source(self._counters.publish_to_registry)
 
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat):
-        """Return a sensor without a client."""
+        """Return a registered sensor with one metric, which belongs to no client."""
         sensor = self.registry.sensor(sensor_name)
         sensor.add(metric_name, stat)
         self._own.append(sensor)

@@ -380,7 +380,7 @@ cdef void throttle(ClientQuotas *quotas, QuotaManager *manager, ClientCache *cac
 
 cdef inline int32_t serve(ClientQuotas *quotas, QuotaManager *managers, int kind, ClientCache *cache, Request *request,
                           Charge *bandwidth, Charge *time, int64_t now_ms) noexcept nogil:
-    """Throttle once, by the larger of two delays, and release the counters. Shadows only note their decision."""
+    """Throttle once, by the larger of two delays, and release the counters; return the delay. Shadows delay nothing."""
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
     if longest_ms > 0:

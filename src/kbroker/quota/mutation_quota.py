@@ -38,7 +38,7 @@ class MutationQuota:
         return 0
 
     def record(self, mutations: int) -> None:
-        """Charge mutations before they are made. Raises: ThrottlingQuotaExceededError; do not make the mutations then."""
+        """Charge mutations before they are made. Raises: ThrottlingQuotaExceededError if they must not be made."""
 
 
 UNBOUNDED = MutationQuota()

@@ -1,6 +1,6 @@
-"""Transfer of records from the rings to a sink: numbering, folding of idle polls, one call per record; and of values
-for the request log's topic to record batches by partition, appended natively.
+"""Transfer of records from the rings to a sink: numbering, folding of idle polls, one call per record.
 
+Also record batches of values, by partition of the request log's topic, appended natively.
 Threads: one at a time (the writer's lock, in Python).
 """
 from libc.stdint cimport int32_t, int64_t

@@ -1,6 +1,4 @@
-"""Transfer of records out of the rings, each ring's oldest first, and of values for the topic into record batches. See
-_drain.pxd for the contract.
-"""
+"""Transfer of records out of the rings, each ring's oldest first, and of values into batches; see _drain.pxd."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc

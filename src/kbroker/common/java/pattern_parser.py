@@ -22,10 +22,10 @@ from kbroker.common.java.character_classes import (
 )
 
 MAX_LENGTH = 32_767  # of a pattern: a request of Kafka's clients cannot contain a longer text
-MAX_REPEAT = 1000  # as RE2
+MAX_REPEAT = 1000  # as in RE2
 MAX_NODES = 10_000
 MAX_RANGES = 20_000  # of characters, in one pattern
-MAX_DEPTH = 1000  # of groups, as RE2
+MAX_DEPTH = 1000  # levels of nested groups, as in RE2
 
 SPLIT, TAKE, ASSERT, MATCH = range(4)
 TEXT_START, TEXT_END, WORD_BOUNDARY, NO_WORD_BOUNDARY, LINE_START, LINE_END = (1 << bit for bit in range(6))
@@ -178,7 +178,7 @@ class _Parser:
         close = self._text.find("}", self._at)
         low, comma, high = self._text[self._at + 1 : max(close, self._at + 1)].partition(",")
         if close < 0 or not _is_count(low) or not (not high or _is_count(high)):
-            return None  # as RE2: a brace without a count is a character
+            return None  # as in RE2: a brace without a count is a character
         if len(low) > 4 or len(high) > 4:
             raise self._error(f"a repeat of more than {MAX_REPEAT}")
         least, most = int(low), int(high) if high else -1 if comma else int(low)

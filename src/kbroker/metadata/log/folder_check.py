@@ -137,9 +137,7 @@ def _is_lost(log_dir: Path, folders: Sequence[Path]) -> bool:
 def _compare(
     folders: Sequence[Path], image: MetadataImage, node_id: int
 ) -> tuple[list[Path], list[str], list[Sequence[Path]]]:
-    """Return the folders without a partition in the image, the partitions of the node without a folder, and the folders
-    of each partition with several.
-    """
+    """Return folders without a partition in the image, the node's partitions without a folder, duplicate folders."""
     strays = []
     present: dict[TopicPartition, list[Path]] = {}
     for path in (path for folder in folders for path in partition_folders(folder)):
