@@ -15,7 +15,7 @@ from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.partition_records import new_partition_records
 from kbroker.metadata.placement import place, registered_nodes
 from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from kbroker.metadata.topic_rules import Layout, NewTopic, TopicNames, check_configs, check_new_topic
+from kbroker.metadata.topic_rules import NewTopic, TopicNames, check_new_topic
 
 
 class PlannedTopic(NamedTuple):
@@ -51,10 +51,9 @@ def planned_topic(topic: NewTopic, names: TopicNames, config: BrokerConfig, imag
 
     Args: ``names``: existing names; ``config``: has the defaults. Raises: KafkaError with Kafka's code and text.
     """
-    default = Layout(config.integer("num.partitions"), config.integer("default.replication.factor"))
     nodes = registered_nodes(image, config.node_id)
-    layout = check_new_topic(topic, names, nodes, default)
-    configs = check_configs(topic.configs)
+    layout = check_new_topic(topic, names, nodes, config)
+    configs = {name: value for name, value in topic.configs.items() if value is not None}
     replicas = layout.replicas or place(image, nodes, layout.factor, _first(topic.name), layout.partitions)
     return PlannedTopic(topic.name, uuid.uuid4(), replicas, nodes, configs)
 

@@ -60,16 +60,17 @@ class Layout(NamedTuple):
     replicas: Sequence[Sequence[int]] = ()
 
 
-def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool], default: Layout) -> Layout:
+def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool], config: BrokerConfig) -> Layout:
     """Return the layout that a new topic gets.
 
-    Args: ``names``: those that exist; ``nodes``: whether each node is fenced.
+    Args: ``names``: those that exist; ``nodes``: whether each node is fenced; ``config`` of the defaults.
     Raises: KafkaError with Kafka's code and text.
     """
     check_new_name(topic.name, names)
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(Errors.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
-    check_configs(topic.configs)
+    if topic.configs:
+        check_configs(topic.configs, config)
     if topic.assignments:
         return _check_assigned(topic, nodes)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
@@ -78,9 +79,11 @@ def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool
     if topic.num_partitions < -1 or topic.num_partitions == 0:
         text = "Number of partitions was set to an invalid non-positive value."
         raise KafkaError(Errors.INVALID_PARTITIONS, text)
-    factor = default.factor if topic.replication_factor == -1 else topic.replication_factor
+    count, factor = topic.num_partitions, topic.replication_factor
+    if factor == -1:
+        factor = config.integer("default.replication.factor")
     check_factor(factor, nodes)
-    return Layout(default.partitions if topic.num_partitions == -1 else topic.num_partitions, factor)
+    return Layout(config.integer("num.partitions") if count == -1 else count, factor)
 
 
 def check_new_name(name: str, names: TopicNames) -> None:
@@ -98,17 +101,19 @@ def check_new_name(name: str, names: TopicNames) -> None:
         raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the configs if they are valid for a topic. Raises: KafkaError INVALID_CONFIG."""
+def check_configs(configs: Mapping[str, str | None], config: BrokerConfig) -> None:
+    """Refuse configs that are not valid for a topic of a broker with this configuration.
+
+    Raises: KafkaError INVALID_CONFIG.
+    """
     nulls = [name for name, value in configs.items() if value is None]
     if nulls:
         raise KafkaError(Errors.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
     given = {name: value for name, value in configs.items() if value is not None}
     try:
-        validate_topic_configs(given)
+        validate_topic_configs(given, config)
     except ConfigError as error:
         raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
-    return given
 
 
 def too_many_partitions() -> KafkaError:

@@ -178,6 +178,15 @@ def test_defaults_come_from_the_broker() -> None:
     assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
 
 
+def test_compaction_lags_are_compared_with_the_brokers() -> None:
+    """Only a topic that sets a config is checked, as in Kafka."""
+    bench = make_bench(log_cleaner_min_compaction_lag_ms="10", log_cleaner_max_compaction_lag_ms="5")
+    topics = bench.ctx.topics
+    topics.create(NewTopic("a"))
+    assert error_of(topics.create, NewTopic("b", configs={"retention.ms": "5"})) is Errors.INVALID_CONFIG
+    topics.create(NewTopic("c", configs={"max.compaction.lag.ms": "10"}))
+
+
 def test_auto_creation_of_the_offsets_topic(bench: Bench) -> None:
     """An auto-created offsets topic is internal and has 50 partitions, as in Kafka."""
     bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])

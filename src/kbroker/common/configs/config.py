@@ -385,9 +385,10 @@ class BrokerConfig:
             check(self)
 
 
-def validate_topic_configs(configs: Mapping[str, str]) -> None:
+def validate_topic_configs(configs: Mapping[str, str], broker: BrokerConfig) -> None:
     """Refuse configs that a topic cannot have: unknown keys, invalid values, and unsupported features.
 
+    Args: ``broker``: has the values of the configs that the topic does not set.
     Raises: ConfigError with Kafka's wording.
     """
     for name in configs:
@@ -397,7 +398,10 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
     if values.get("remote.storage.enable") is True:
         text = "Tiered Storage functionality is disabled in the broker."
         raise ConfigError("", "true", f"{text} Topic cannot be configured with remote log storage.", "false")
-    shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", INT64_MAX)
+    shortest, longest = (
+        values[name] if name in values else broker.topic_default(name)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
     assert isinstance(shortest, int)
     assert isinstance(longest, int)
     if shortest > longest:

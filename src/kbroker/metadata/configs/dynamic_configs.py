@@ -180,7 +180,7 @@ class DynamicConfigs:
         reason = invalid_name_reason(name)
         if reason is not None:
             raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
-        check_configs(configs)
+        check_configs(configs, self._config)
         self._topics.resolve(configs)
         if name not in image.topics:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")

@@ -103,16 +103,27 @@ def test_every_synonym_is_a_broker_key() -> None:
 def test_bad_topic_value(key: str, value: str, text: str) -> None:
     """An invalid topic value is rejected with Kafka's message."""
     with pytest.raises(ConfigError) as caught:
-        validate_topic_configs({key: value})
+        validate_topic_configs({key: value}, BrokerConfig())
     assert text == str(caught.value)
 
 
 def test_compaction_lags_that_contradict_each_other() -> None:
     """A minimum compaction lag above the maximum is rejected with Kafka's message."""
     with pytest.raises(ConfigError) as caught:
-        validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+        validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, BrokerConfig())
     assert str(caught.value) == ("conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)")
-    validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+    validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}, BrokerConfig())
+
+
+def test_compaction_lags_that_contradict_those_of_the_broker() -> None:
+    """A lag that the topic does not set is the broker's, as in Kafka."""
+    broker = BrokerConfig({"log.cleaner.min.compaction.lag.ms": "10", "log.cleaner.max.compaction.lag.ms": "20"})
+    for own, text in (({"min.compaction.lag.ms": "21"}, "21) > max.compaction.lag.ms (20"),
+                      ({"max.compaction.lag.ms": "9"}, "10) > max.compaction.lag.ms (9")):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            validate_topic_configs(own, broker)
+        assert str(caught.value) == f"conflict topic config setting min.compaction.lag.ms ({text})"
+    validate_topic_configs({"min.compaction.lag.ms": "21", "max.compaction.lag.ms": "21"}, broker)
 
 
 def test_bad_value_names_key_value_and_what_is_allowed() -> None:
