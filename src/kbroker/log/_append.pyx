@@ -31,7 +31,7 @@ from kbroker.protocol._batch_format cimport (
 from kbroker.protocol._records cimport BatchHeader, batch_put_header, record_put
 
 cdef enum:
-    MAX_BATCHES = 1024          # in one internal append
+    MAX_BATCHES = 1024          # limit for one internal append
     PARTS_AT_ONCE = 64          # buffers of one system call
     END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
 

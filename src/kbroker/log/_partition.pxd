@@ -27,7 +27,7 @@ cdef struct LogConfig:          # config of a topic: plain values, copied whole 
     int64_t producer_expiration_ms
     int64_t decompress_cap_bytes    # limit of a compressed batch's unpacked records; above it: MESSAGE_TOO_LARGE
     int32_t target_codec            # compression.type; -1: as the producer sent it
-    int32_t compression_level       # for target_codec
+    int32_t compression_level       # level of target_codec
     bint preallocate                # allocate the whole size of segment files when they are created
     bint log_append_time
     bint compacted                  # cleanup.policy contains compact: every record needs a key
@@ -127,8 +127,8 @@ cdef struct Partition:
     int64_t *epoch_starts
     int32_t epoch_count
     int64_t txn_checkpoint      # append lock; CRC-32C of the txnindex-checkpoint on disk, or -1
-    int64_t jitter_ms           # of the active segment: subtracted from segment.ms
-    int64_t snapshot_offset     # of the newest producer snapshot, or -1
+    int64_t jitter_ms           # delay subtracted from segment.ms for the active segment
+    int64_t snapshot_offset     # offset of the newest producer snapshot, or -1
     DeletedSegment *deleted     # append lock
     Mutex flush_lock            # leaf: elects the syncing thread; never held during the sync
     Cond flush_done
@@ -162,7 +162,7 @@ cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
 # Replace the view by segments, whose reference it takes; the last one becomes active. Under the append lock.
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
 
-# Find the epoch at or below the wanted one, and the offset after its last record. False: wanted is -1 or above the
+# Find the latest epoch at or below wanted, and the offset after its last record. False: wanted is -1 or above the
 # leader epoch.
 cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *epoch, int64_t *end) noexcept nogil
 # Add an epoch to the list, without writing the file; under the append lock. 1: new, 0: known, or -ENOMEM.
@@ -187,7 +187,7 @@ cdef void release_flushes(Partition *partition) noexcept nogil
 # Wait until the caller's reference to former segments is the last one. No lock held.
 cdef void await_reads(Partition *partition, SegmentList *segments) noexcept nogil
 
-# Parse settings by name; absent ones get Kafka's defaults. Raises: ValueError, TypeError.
+# Parse settings by name; absent settings get Kafka's defaults. Raises: ValueError, TypeError.
 cdef int parse_config(values, LogConfig *out) except -1
 
 # Failed appends, reads and syncs of the native handlers, counted by partition until a broker collects those of its

@@ -174,7 +174,7 @@ cdef bint partition_end_of_epoch(Partition *partition, int32_t wanted, int32_t *
     while above > 0 and partition.epochs[above - 1] > wanted:
         above -= 1
     log_start = atomic_load(&partition.log_start)
-    is_known = above > 0        # epochs before that of the first record are forgotten
+    is_known = above > 0        # epochs before the first record's epoch are forgotten
     end[0] = atomic_load(&partition.log_end)    # the log has no records of an epoch that is not in the list yet
     if above < partition.epoch_count:
         end[0] = partition.epoch_starts[above]
@@ -338,7 +338,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
 
 
 cdef inline bint was_deleted(Partition *partition, int32_t rc) noexcept nogil:
-    """Return whether the error is that of a folder renamed or removed meanwhile, and not of the disk."""
+    """Return whether the error comes from the deletion of the partition, and not from the disk."""
     return rc == -ENOENT and atomic_load(&partition.closed) != 0
 
 
@@ -422,7 +422,7 @@ MIN_INDEX_BYTES = 24
 
 
 cdef int parse_config(values, LogConfig *out) except -1:
-    """Parse Kafka's topic settings by name; absent ones get Kafka's defaults, unknown ones are ignored."""
+    """Parse topic settings by name; absent settings get Kafka's defaults, unknown settings are ignored."""
     def number(name: str, least: int, most: int = 9223372036854775807) -> int:
         given = values.get(name)
         value = int(DEFAULTS[name] if given is None else given)

@@ -1,7 +1,7 @@
 """Python's handle on a partition."""
 from kbroker.log._partition cimport Partition
 
-cdef class PartitionLog:        # holds one count; opened and configured by log/manager.py
+cdef class PartitionLog:        # holds one reference; opened and configured by log/manager.py
     cdef Partition *partition
     cdef readonly str directory
     cdef readonly str topic

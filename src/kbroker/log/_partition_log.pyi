@@ -39,7 +39,7 @@ class PartitionLog:
 
         Args:
             directory: the partition's folder, created if absent; None only in memory.
-            config: Kafka's topic settings by name; absent ones get Kafka's defaults.
+            config: Kafka's topic settings by name; absent settings get Kafka's defaults.
             clean: the last stop was clean, so that the segments are not scanned.
             recovery_point: the offset known to be on disk; after an unclean stop the batches above it are checked.
             files: a cache of open files, by default the process's.
@@ -92,7 +92,7 @@ class PartitionLog:
         coordinator, then appends the batch with the guard.
 
         Args:
-            base_sequence: of the batch, -1 for one without.
+            base_sequence: that of the batch, -1 if it has none.
             bumps_epochs: the client uses transaction version 2.
 
         Returns: `error` 0, 47 (an older epoch), 3 (closed) or 56.
@@ -149,7 +149,7 @@ class PartitionLog:
         """Set the leader epoch of later batches. Raises: ValueError if it is negative."""
     def leader_epochs(self) -> list[tuple[int, int]]: ...
     def end_of_epoch(self, wanted: int) -> tuple[int, int]:
-        """Return the epoch at or below the wanted one, and the offset after its last record; (-1, -1): a later one."""
+        """Return the latest epoch up to `wanted`, and the offset after its last record; (-1, -1): `wanted` is later."""
     def _inject_fault(self, write_errno: int = ..., sync_errno: int = ...) -> None: ...
     @property
     def topic_id(self) -> bytes: ...

@@ -20,5 +20,5 @@ cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexce
 
 # Delete segments and rename their files to .deleted; takes the append lock. Returns their number, or -errno.
 cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogil
-# Remove the files whose file.delete.delay.ms has passed (all_of_them: every one). Returns the number of segments.
+# Remove the files of segments deleted file.delete.delay.ms ago (all_of_them: ever). Returns the number of segments.
 cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_them) noexcept nogil

@@ -16,11 +16,11 @@ cdef struct BatchCheck:
     int32_t bad_count
     bint before_log             # refused as a request, before the log was checked
     int64_t taken_bytes  # size of the batch in the data; trailing bytes that are not a batch are ignored
-    int64_t size_bytes          # of the batch as stored
+    int64_t size_bytes          # size of the batch as stored
     char *data                  # the batch as stored: rebuilt, or in the caller's bytes
     char *rebuilt               # malloc'ed, freed by the caller: the batch in the topic's codec; NULL: patched in place
     int64_t conversion_ns       # duration of the rebuild by the given clock; 0: none
-    int64_t max_timestamp_ms    # as stored
+    int64_t max_timestamp_ms    # largest timestamp of the batch as stored
     BatchFacts facts            # offsets are relative to 0 until the append assigns the base
 
 # Check the first batch of data and correct the fields that Kafka corrects: timestamp type, largest timestamp, and

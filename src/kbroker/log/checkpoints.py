@@ -67,7 +67,7 @@ def sync_folder(folder: Path) -> None:
 def write_atomically(path: Path, data: bytes | Iterable[bytes], suffix: str = ".tmp") -> None:
     """Write a file so that a crash leaves the old content or the new one: temporary file, sync, rename, sync of folder.
 
-    Args: ``data`` may be produced while it is written; ``suffix`` is that of the temporary file.
+    Args: ``data``: may be produced while it is written; ``suffix``: end of the temporary file's name.
     Raises: OSError, and the errors of ``data``; the old file is then unchanged and no temporary file is left, unless
     removing it failed too. If only the folder's sync fails, the new file stands, but a power cut may undo it.
     """

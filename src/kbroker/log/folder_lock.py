@@ -101,7 +101,7 @@ class FolderLock:
                 raise self._in_use() from None
             pid = f"{self._pid}\n".encode()
             os.lseek(fd, 0, os.SEEK_SET)
-            os.write(fd, pid)  # overwrites the old one, which needs no space on a full disk
+            os.write(fd, pid)  # overwrites the old pid, which needs no space on a full disk
             os.ftruncate(fd, len(pid))
             found = os.fstat(fd)
         except BaseException:

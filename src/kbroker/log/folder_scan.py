@@ -204,7 +204,7 @@ class FolderScan:
 
 
 def topic_of(folder: Path) -> uuid.UUID | None:
-    """Return the topic id of a partition's folder, None if it has none or an unreadable one."""
+    """Return the topic id of a partition's folder, None if there is none or it cannot be read."""
     try:
         return checkpoints.read_partition_metadata(folder)
     except OSError:

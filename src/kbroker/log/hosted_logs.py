@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class FutureReplica:
-    """A copy of a partition in another log folder, which will replace the present one.
+    """A copy of a partition in another log folder, which will replace the partition's present folder.
 
     ``copied``: bytes by base offset of the segment; ``sealed``: base offsets of the segments that are complete;
     ``formers``: ids of offline log folders that earlier moves have left, which may still have the partition.
@@ -137,7 +137,7 @@ class PartitionRegistry:
                 self._count(future.log_dir, 1)
 
     def set_folder(self, hosted: PartitionEntry, former: LogDir, log_dir: LogDir) -> None:
-        """Record that a partition was moved from a folder to its future one, whose flusher it gets.
+        """Record that a partition was moved to its future folder, and give it the flusher of that folder.
 
         For readers of the table the move is over when ``set_future`` is called.
         """

@@ -101,7 +101,7 @@ def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
 
 
 def partition_folders(folder: Path) -> list[Path]:
-    """Return the partition folders of a log folder, sorted: those with such a name and records or a topic id."""
+    """Return the partition folders of a log folder, sorted: those with records or a topic id."""
     found = []
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if parse_partition_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False):
@@ -237,7 +237,7 @@ class LogDir:
         self._failures.write_late()
 
     def holds(self, key: TopicPartition) -> bool:
-        """Return whether a partition has a folder here; the folder of a deleted one has another name."""
+        """Return whether a partition has a folder here; the folder of a deleted partition has another name."""
         return self.partition_path(*key).is_dir()
 
     def has_offsets(self, keys: Collection[TopicPartition]) -> bool:
@@ -262,7 +262,7 @@ class LogDir:
     def mark_clean(self, broker_epoch: int) -> None:
         """Write the clean-shutdown mark: everything in the folder is on disk.
 
-        Args: ``broker_epoch``: a controller of Kafka recognizes the stopped broker by it. -1: the one that the mark had
+        Args: ``broker_epoch``: a controller of Kafka recognizes the stopped broker by it. -1: that of the mark
         before this start.
         """
         try:

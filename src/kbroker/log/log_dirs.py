@@ -59,7 +59,7 @@ class LogDirs(NamedTuple):
     def mark_untouched(self, broker_epoch: int) -> None:
         """Write the clean-shutdown marks again, for a broker that opens no log: a kill then leaves its folders clean.
 
-        Args: ``broker_epoch``: -1 for the one that each mark had.
+        Args: ``broker_epoch``: -1: each mark keeps its epoch.
         """
         for log_dir in self.usable:
             if log_dir.is_still_clean:
@@ -106,7 +106,7 @@ def open_log_dirs(paths: Sequence[str | Path], metadata_path: str | Path, node_i
 
 
 def _check_id(log_dir: LogDir, others: Iterable[LogDir]) -> None:
-    """Check that no other folder has this one's id. Raises: MetaPropertiesMismatch; the folder is closed then."""
+    """Check that no other folder has the id of ``log_dir``. Raises: MetaPropertiesMismatch; closes ``log_dir``."""
     for other in others:
         if other.directory_id == log_dir.directory_id:
             log_dir.close(clean=log_dir.was_clean)
@@ -117,7 +117,7 @@ def _check_id(log_dir: LogDir, others: Iterable[LogDir]) -> None:
 
 
 def _cluster_of(paths: Sequence[Path]) -> str | None:
-    """Return the cluster of the first folder that names one, which a replaced disk joins; None if all are new."""
+    """Return the cluster id of the first folder that has one, which a replaced disk gets; None if all are new."""
     for path in paths:
         try:
             owner = checkpoints.read_meta_properties(path)

@@ -315,7 +315,7 @@ def _recovery_point(log: PartitionLog, _: bool) -> int:
 
 
 def _explicit_log_start(log: PartitionLog, was_explicit: bool) -> int | None:
-    """Return the start of a log whose records were deleted, None for one that starts with its first segment.
+    """Return the start of a log from which records were deleted, None if it starts with its first segment.
 
     It is kept when the segments with these records are removed: a power cut may undo that, as no sync follows.
     """

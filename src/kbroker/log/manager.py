@@ -69,7 +69,7 @@ class LogManager:
         self._is_starting = self._is_started = False
         self._unsound: set[LogDir | None] = set()
         self.lost_offsets = 0  # number that the latest start found
-        self.broker_epoch = -1  # of this start, for the clean-shutdown mark
+        self.broker_epoch = -1  # epoch of this start, for the clean-shutdown mark
         #: Returns the leader epoch of a partition, which its new batches get.
         self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
         self._note_lock = threading.Lock()  # held while the note of deletions changes, and is written
@@ -301,7 +301,7 @@ class LogManager:
         if log_dir is not None:
             folder = log_dir.partition_path(topic, partition)
             is_own = belongs_to(folder, topic_id)
-            if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # of a deleted topic
+            if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # it belongs to a deleted topic
                 self.tasks.forget_former(log_dir, key)
                 self.cleaner.forget(key)
             if is_known or is_own:
@@ -348,7 +348,7 @@ class LogManager:
         }
 
     def _dir_of(self, key: TopicPartition, is_known: bool = False) -> LogDir | None:
-        """Return the folder that has the partition, else the one with the fewest; None in memory.
+        """Return the folder that has the partition, else the folder with the fewest partitions; None in memory.
 
         Args: ``is_known``: the partition existed before, so that it may be in a folder that is offline.
         Raises: KafkaError(KAFKA_STORAGE_ERROR).

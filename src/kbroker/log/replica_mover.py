@@ -85,7 +85,7 @@ class ReplicaMover:
         self.reconfigure()
 
     def start(self) -> None:
-        """Allow moves on a thread, which is created with the first one."""
+        """Allow moves on a thread, which is created with the first move."""
         self._is_started = True
         if self.scheduler.task_names:
             self.scheduler.start()
@@ -167,7 +167,7 @@ class ReplicaMover:
             topic_id = checkpoints.read_partition_metadata(folder)
         except OSError as e:
             raise SourceError(str(e)) from e
-        if future.log_dir.holds(key):  # of another topic: former folders are removed by now
+        if future.log_dir.holds(key):  # a folder of another topic: former folders are removed by now
             future.log_dir.rename_stray(*key)
         make_folder(future.folder)
         if topic_id is not None:
@@ -243,7 +243,7 @@ class ReplicaMover:
     def _copy_segment(
         self, folder: Path, future: FutureReplica, segment: SegmentFacts, budget: int, is_active: bool
     ) -> int:
-        """Copy bytes of a segment's file; a sealed one is on disk once it is complete. Returns: their number."""
+        """Copy bytes of a segment's file; the copy is synced once it is complete. Returns: their number."""
         name = f"{segment.base_offset:020}.log"
         at = start = future.copied.setdefault(segment.base_offset, 0)
         end = min(segment.size_bytes, start + budget)
@@ -342,7 +342,7 @@ def _note_formers(folder: Path, formers: Sequence[uuid.UUID]) -> None:
 def _take_back(future: FutureReplica, key: TopicPartition) -> None:
     """Rename a copy that got the partition's name and cannot be used, durably. Raises: OSError.
 
-    The next start would otherwise take it for the later one, and remove the folder in use.
+    Otherwise the next start would take the copy for the later folder, and remove the folder in use.
     """
     if not future.folder.exists():
         future.log_dir.rename_for_delete(*key)

@@ -46,7 +46,7 @@ TERMINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 class AcquisitionLock:
     """Lock of a member on the records that it acquired together, until ``due_ms``.
 
-    ``holders``: number of runs that have the lock. The timer's task is cancelled when the last of these gives it up.
+    ``holders``: number of runs that have the lock. The timer's task is cancelled when the last of them releases it.
     """
 
     member_id: str

@@ -222,7 +222,7 @@ class SharePartition:
         fetch_offset: int,
         fetched: Fetched,
     ) -> list[AcquiredRecords]:
-        """Acquire records for a member; those of the aborted transactions of ``fetched`` are archived."""
+        """Acquire records for a member; records of the aborted transactions of ``fetched`` are archived."""
         with self.lock:
             if not self.is_active or max_records <= 0 or not fetched.batches:
                 return []
@@ -435,7 +435,7 @@ class SharePartition:
         return lock
 
     def _expire(self, lock: AcquisitionLock) -> None:
-        """Release the records of a lock whose time has ended, and store that."""
+        """Release the records of an expired lock, and store their state."""
         with self.lock:
             lock.has_expired = True
             lock.task = None

@@ -79,7 +79,7 @@ class SharePartitionManager:
         self._controller = controller
         self._persister = persister
         self._signal = signal
-        self._appends: dict[int, SharePartitionKey] = {}  # by the key of the signal
+        self._appends: dict[int, SharePartitionKey] = {}  # by the key of the partition's appends in the signal
         self._connections: dict[tuple[int, int], str] = {}
         self._limits = share_limits(config)
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
@@ -306,7 +306,7 @@ class SharePartitionManager:
         while self._actions:
             try:
                 run = self._actions.popleft()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last function
                 return
             run()
 

@@ -54,7 +54,7 @@ cdef struct TxnTracker:         # used by one thread; zeroed, then filled by tra
 
 cdef struct BatchFilter:        # for one round; used by one thread
     const OffsetMap *latest
-    int64_t end_offset          # of the round: the map covers the offsets below it
+    int64_t end_offset          # end of the round: the map covers the offsets below it
     int64_t now_ms
     int64_t delete_retention_ms
     TxnTracker transactions

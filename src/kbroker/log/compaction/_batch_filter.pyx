@@ -125,7 +125,7 @@ cdef bint offset_map_reset(OffsetMap *map, int64_t keys) noexcept nogil:
 
 
 cdef inline OffsetSlot *find_slot(const OffsetMap *map, const uint64_t *hashed) noexcept nogil:
-    """Return the slot of the key, or the free one where it belongs."""
+    """Return the slot of the key, or the free slot where it belongs."""
     cdef int64_t at = <int64_t>(hashed[0] % <uint64_t>map.capacity)
     cdef OffsetSlot *slot
     while True:

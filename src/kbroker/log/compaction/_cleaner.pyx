@@ -160,11 +160,11 @@ cdef struct Round:
     BatchFilter filter
     int64_t first_dirty
     int64_t first_uncleanable
-    int64_t bytes_read          # of all rewritten segments
+    int64_t bytes_read          # size of the rewritten segments
     int64_t bytes_written
     int32_t segments_before
     int32_t segments_after
-    int64_t bad_offset          # for CLEAN_CORRUPT
+    int64_t bad_offset          # offset before the damaged batch, for CLEAN_CORRUPT
 
 
 cdef int32_t reader_open(BatchReader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:

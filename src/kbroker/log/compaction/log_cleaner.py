@@ -126,7 +126,7 @@ def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, no
 
 
 def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) -> int:
-    """Return the largest timestamp of the records, or that of the file when they have none."""
+    """Return the largest timestamp of the records, or the file's modification time if they have none."""
     if segment.max_timestamp_ms >= 0 or log.directory is None:
         return segment.max_timestamp_ms
     try:
@@ -184,7 +184,7 @@ class LogCleaner:
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
         self._throttle = ByteThrottle(clock)
-        self._life_lock = threading.Lock()  # start, reconfigure, close; taken before any other
+        self._life_lock = threading.Lock()  # serializes start, reconfigure and close; acquired first
         self._started = self._closed = False
         self._make_threads()
 

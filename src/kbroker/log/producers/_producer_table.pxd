@@ -28,7 +28,7 @@ cdef struct Txn:                    # in one of the two lists; owned by the list
     ChainNode node                  # first
     int64_t producer_id
     int64_t first_offset
-    int64_t last_offset             # of the marker; -1 while ongoing
+    int64_t last_offset             # offset of the end marker; -1 while ongoing
 
 cdef struct Entry:
     int64_t producer_id
@@ -44,7 +44,7 @@ cdef struct ProducerState:
     int64_t capacity                # power of two
     int64_t count
     uint64_t seed                   # secret, since clients may send any producer id
-    Chain ongoing                   # of Txn, sorted by first_offset, like the next one
+    Chain ongoing                   # of Txn, sorted by first_offset, as is unreplicated
     Chain unreplicated
     Entry *spare_entry              # allocated by a check for the apply that follows
     Txn *spare_txn
@@ -56,7 +56,7 @@ cdef inline uint64_t producer_hash(const ProducerState *state, int64_t producer_
 
 cdef inline int64_t find_slot(const ProducerState *state, Entry **slots, int64_t capacity,
                               int64_t producer_id) noexcept nogil:
-    """Return the slot of the producer, or the free one where it belongs."""
+    """Return the slot of the producer, or the free slot where it belongs."""
     cdef int64_t mask = capacity - 1
     cdef int64_t i = <int64_t>(producer_hash(state, producer_id) & <uint64_t>mask)
     while slots[i] != NULL and slots[i].producer_id != producer_id:

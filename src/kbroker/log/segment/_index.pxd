@@ -45,7 +45,7 @@ cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position)
 cdef void offset_index_lookup(Index *index, int64_t target, int64_t *offset, int64_t *position) noexcept nogil
 # Return the offset of the first entry at or past a position, an upper bound for the records before that position, or -1
 cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept nogil
-# Append an entry if its timestamp is above that of the last one; is_closing: it may use the last place
+# Append an entry if its timestamp is above the last entry's; is_closing: it may use the last place
 cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset, bint is_closing) noexcept nogil
 cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
 cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil

@@ -53,7 +53,7 @@ cdef struct BatchReader:        # reader of consecutive batches of a file
     int64_t next_offset         # offset after the last batch
     Buffer buffer
     int64_t start               # position of the buffer in the file
-    const char *batch           # in the buffer
+    const char *batch           # the current batch, in the buffer
     BatchHeader header
 
 cdef struct SegmentList:        # immutable once published

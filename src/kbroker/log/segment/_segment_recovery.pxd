@@ -16,7 +16,7 @@ cdef struct Scan:
     int32_t rc                  # 0 all bytes are batches; 1 no batch at valid_bytes; -errno
     int64_t valid_bytes
     int64_t next_offset
-    const char *reason          # for rc 1
+    const char *reason          # why there is no batch (rc 1)
     int64_t gap_position        # position of the last batch, when offsets are missing before it; else -1
     int64_t gap_offset          # the first missing offset
 

@@ -247,7 +247,7 @@ def end_of_batches(path: str) -> int:
 
 
 def finish_swaps(directory: str) -> None:
-    """Replace segments by the complete compacted ones that were made from them, whose .log has the suffix .swap.
+    """Replace segments by the complete compacted segments that were made from them: .log files with the suffix .swap.
 
     This can be repeated after another stop: the log is the last to get its name. Indexes without such a log are
     dropped.

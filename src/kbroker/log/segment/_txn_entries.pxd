@@ -1,6 +1,6 @@
-"""Entries of a transaction index in memory, as varints of differences. Header only, no lock: each has one owner.
+"""Entries of a transaction index in memory, as varints of differences. Header only, no lock: one owner each.
 
-A log can have millions of entries; one takes 32 bytes as a struct, and 5 or 6 here.
+A log can have millions of entries; an entry takes 32 bytes as a struct, and 5 or 6 here.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
@@ -27,7 +27,7 @@ cdef struct TxnEntries:         # zeroed: empty
 cdef struct TxnCursor:          # zeroed: before the first entry
     int64_t slot                # of the next entry
     int64_t position            # of the next entry
-    AbortedTxn entry            # the one before slot
+    AbortedTxn entry            # the entry before slot
 
 
 cdef inline void txn_entries_free(TxnEntries *entries) noexcept nogil:

@@ -123,7 +123,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t write_entry(const TxnIndex *index, const char *data) noexcept nogil:
-    """Write an encoded entry after those of the file: 0, or -errno without a part of it."""
+    """Write an encoded entry at the end of the file: 0, or -errno with no part of it left."""
     cdef char path[PATH_BYTES]
     cdef int64_t rc, size = index.entries.count * TXN_ENTRY_BYTES
     cdef int fd
