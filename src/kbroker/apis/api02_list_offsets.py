@@ -30,7 +30,7 @@ CONSUMER = -1  # replica id; others are brokers, and -2 a debugging consumer
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Look up each partition separately; a duplicate one gets INVALID_REQUEST once (as in 4.3.1).
+    """Look up each partition separately; a duplicate partition gets INVALID_REQUEST once (as in 4.3.1).
 
     A topic without partitions is not in the response. Raises: KafkaError for an unknown isolation level.
     """

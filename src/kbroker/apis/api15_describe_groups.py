@@ -15,7 +15,7 @@ WITH_PROTOCOL: Body = {"ProtocolType": "", "ProtocolData": ""}
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each group, duplicates included; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND."""
+    """Describe each group, duplicates included; an unknown group is Dead, from v6 GROUP_ID_NOT_FOUND."""
     how = Description(
         checks.DESCRIBE_GROUPS,
         lambda group_id: _describe(ctx, group_id, request.api_version),

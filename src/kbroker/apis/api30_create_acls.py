@@ -12,7 +12,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Add each valid rule; an existing one is not an error. Raises: KafkaError."""
+    """Add each valid rule; an existing rule is not an error. Raises: KafkaError."""
     ctx.auth.require(request, checks.CREATE_ACLS)
     authorizer = ctx.auth.authorizer
     if authorizer is None:

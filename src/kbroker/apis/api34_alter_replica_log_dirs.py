@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Begin to move each partition; one that is already in the folder stays there."""
+    """Begin to move each partition that is not yet in the folder."""
     ctx.auth.require(request, checks.ALTER_REPLICA_LOG_DIRS)
 
     def move(path: str, name: str, index: int) -> Errors:

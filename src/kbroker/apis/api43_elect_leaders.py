@@ -1,4 +1,4 @@
-"""ElectLeaders: the preferred leaders of partitions, or a leader for those without one."""
+"""ElectLeaders: the preferred leaders of partitions, or any leader for partitions without a leader."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def each_resource(body: Body, alter: Callable[[Body], bool]) -> Body:
 def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
     """Return the part that remains for the controller, for AlterConfigs too.
 
-    Args: ``look`` returns whether a resource needs no change by the controller. Raises: KafkaError for a refused one.
+    Args: ``look``: returns whether a resource needs no change by the controller; raises KafkaError to refuse it.
     """
     body = body_as_java_reads(body)  # the controller's response has these names
     rows = _rows(body, look)
@@ -106,7 +106,7 @@ def forward_rest(body: Body, look: Callable[[Body], bool]) -> Forward | Body:
 
 
 def _rows(body: Body, alter: Callable[[Body], bool]) -> list[Body | None]:
-    """Return the response of each resource, None for one for which ``alter`` returned False."""
+    """Return the response of each resource, None if ``alter`` returned False for it."""
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
     rows: list[Body | None] = []
     for resource in body["Resources"]:

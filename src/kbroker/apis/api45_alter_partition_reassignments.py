@@ -43,7 +43,7 @@ def _row(index: int, error: Errors, text: str | None) -> Body:
 
 
 def _response(body: Body, error: Errors, text: str | None, topics: list[Body]) -> Body:
-    """Return the response; ``AllowReplicationFactorChange`` is that of ``body``, true without one, as in Kafka."""
+    """Return the response; ``AllowReplicationFactorChange`` is that of ``body``, true if it has none, as in Kafka."""
     return {
         "AllowReplicationFactorChange": body.get("AllowReplicationFactorChange", True),
         "ErrorCode": int(error),

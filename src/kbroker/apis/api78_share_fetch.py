@@ -59,7 +59,7 @@ class _ShareFetchRequest:
         self.group_id: str = body["GroupId"]
         self.member_id: str = body["MemberId"]
         self.epoch: int = body["ShareSessionEpoch"]
-        self.session: ShareSession | None = None  # set if the epoch is not the first one
+        self.session: ShareSession | None = None  # set unless the epoch is the first or the final one
         self._lock = threading.Lock()
         self._waits_for = 2
         self._acknowledged: Acknowledged = {}
@@ -172,7 +172,7 @@ class _ShareFetchRequest:
     def _respond(self) -> None:
         """Respond with the fetched partitions, and with the outcomes of acknowledgements."""
         if self.epoch == FINAL_EPOCH:
-            self.manager.release_member(self.group_id, self.member_id)  # such a request waits for no fetch
+            self.manager.release_member(self.group_id, self.member_id)  # the final request waits for no fetch
         session = self.session
         if session is not None:
             if not self.manager.sessions.is_next(session, self.epoch):

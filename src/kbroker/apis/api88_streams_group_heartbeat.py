@@ -22,7 +22,7 @@ from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
 ROLES = ("ActiveTasks", "StandbyTasks", "WarmupTasks")
-SHOWN_ERRORS = 3  # of the creation of internal topics
+SHOWN_ERRORS = 3  # limit of the shown errors of the creation of internal topics
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

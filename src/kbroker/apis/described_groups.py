@@ -43,7 +43,7 @@ class Description(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """Topics that a client must be allowed to see: ``of`` returns those of a group; ``hidden``: text of the refusal."""
+    """Topics that a client must be allowed to see. ``of``: topics of a group; ``hidden``: text of the refusal."""
 
     check: Check
     of: Callable[[Body], set[str]]

@@ -17,7 +17,7 @@ from kbroker.share.share_partition import AcknowledgementBatch
 from kbroker.share.share_partition_manager import Outcomes
 
 RENEW_VERSION = 2
-NO_TEXT = ""  # of a partition's error whose message is null
+NO_TEXT = ""  # text of a partition's error whose message is null
 
 #: Error of each place, None for a success.
 Acknowledged = dict[SharedPartition, KafkaError | None]

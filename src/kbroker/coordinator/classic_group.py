@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group_partition import GroupPartition
 
 CONSUMER = "consumer"
-VALUE_VERSION = 3  # of a group's record
+VALUE_VERSION = 3  # version of the value of a group's record
 
 
 class GroupState(enum.Enum):
@@ -372,7 +372,7 @@ class ClassicGroup:
     def join_result(
         self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """Return the response to the join of a member; that of the leader has the members."""
+        """Return the response to the join of a member; the leader's response has the members."""
         if with_members is None:
             with_members = self.leader_id == member_id
         return JoinResult(

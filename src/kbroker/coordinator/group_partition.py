@@ -14,7 +14,7 @@ class OpenTransactions:
     """Producer ids of open transactions, each with the groups whose offsets it has written.
 
     ``lock`` guards everything. It is held while a transactional commit or an end marker is appended, so that no commit
-    comes between a marker and its effect. It is taken under groups' locks and before the shard's and the append lock.
+    comes between a marker and its effect. It is acquired under groups' locks, before the shard's and the append lock.
 
     Source: ``OffsetMetadataManager`` (``openTransactionsByGroup``).
     """

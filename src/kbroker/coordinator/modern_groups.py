@@ -57,7 +57,7 @@ S = TypeVar("S", bound=ModernGroupSettings)
 
 
 class ModernGroups(Generic[G, S]):
-    """Groups of one kind, in a map with those of the others. Base class; a subclass sets ``membership``.
+    """Groups of one kind, in a map of all groups. Base class; a subclass sets ``membership``.
 
     Args: ``classic``: the members of the classic groups that such groups become, or were.
     Threads: any; the caller holds the lock of the group that it passes.

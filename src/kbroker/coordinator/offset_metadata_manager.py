@@ -253,7 +253,7 @@ class OffsetMetadataManager:
         return results
 
     def delete_topic(self, group_id: str, name: str) -> None:
-        """Delete a group's offsets of a deleted topic, not those of a new one with its name. Raises: KafkaError."""
+        """Delete a group's offsets of a deleted topic, not of a new topic with its name. Raises: KafkaError."""
         present = self._image.get(name)
         present_id = None if present is None else present.topic_id
         with self._groups.locked(group_id) as group:
@@ -332,7 +332,7 @@ def _tombstones(group_id: str, places: Iterable[TopicPartition]) -> list[KeyValu
 
 
 def _commit_error(group: ClassicGroup, commit: Commit) -> Errors:
-    """Return the error of a commit; a transactional one is allowed in any state, and before v3 without a member."""
+    """Return the error of a commit; a transactional commit is allowed in any state, and before v3 without a member."""
     if commit.member_epoch < 0 and group.state is GroupState.EMPTY:
         return Errors.NONE  # an administrator, or a consumer that does not use groups
     if commit.member_epoch < 0 and not commit.member_id and commit.instance_id is None:

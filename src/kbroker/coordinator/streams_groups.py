@@ -72,7 +72,7 @@ class StreamsGroups(ModernGroups[StreamsGroup, StreamsGroupSettings]):
             return self.membership.heartbeat(self.found(group_id, group), request)
 
     def describe(self, group_id: str) -> DescribedStreamsGroup:
-        """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND; UNKNOWN_SERVER_ERROR for one without a topology."""
+        """Describe a group. Raises: KafkaError GROUP_ID_NOT_FOUND; UNKNOWN_SERVER_ERROR without a topology."""
         with self._groups.locked(group_id) as group:
             found = self.found(group_id, group)
             topology, configured = found.topology, found.configured

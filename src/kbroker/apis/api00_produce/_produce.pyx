@@ -59,7 +59,7 @@ from kbroker.quota._quota_events cimport EVENT_APPEND, AppendEvent, quota_events
 cdef enum:
     FIRST_WITH_LEADER = 10      # version whose responses name another leader (KIP-951)
     SLOW_APPEND_NS = 10000000
-    SLOW_FOR_NS = 1000000000    # after such a request only handlers execute Produce
+    SLOW_FOR_NS = 1000000000    # time after a slow append when only handlers execute Produce
 
 cdef struct Waiting:            # a partition whose append waits for the disk
     Partition *partition        # reference-counted
@@ -300,7 +300,7 @@ cdef Partition *writable_partition(const Handler *handler, const ProduceRequest 
 cdef void append_one(const Handler *handler, ProduceRequest *parsed, const ProduceTopic *data, bint is_allowed,
                      ProducePart *part, const VerifiedPart *verified, int16_t version, AppendResult *result,
                      Partition **partition) noexcept nogil:
-    if verified != NULL and verified.error != NONE:     # of a partition that exists; comes before wrong acks
+    if verified != NULL and verified.error != NONE:     # the partition exists; comes before wrong acks
         partition[0] = NULL
         refuse(result, verified.error)
         result.message = verified.message
@@ -392,9 +392,9 @@ cdef Outcome finish_gathered(Handler *handler, Request *request, ProduceRequest 
 
 
 cdef bint fails_request(Handler *handler, Request *request, const ProduceRequest *parsed) noexcept nogil:
-    """Return whether a batch is one on which Kafka fails, and then refuses all partitions.
+    """Return whether Kafka fails on a batch of the request, and then refuses all partitions.
 
-    Kafka looks only at batches of partitions that exist and that the client may write.
+    Kafka checks only batches of partitions that exist and that the client may write.
     """
     cdef const ProduceTopic *data
     cdef const ProducePart *part

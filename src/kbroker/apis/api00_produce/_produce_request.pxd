@@ -26,7 +26,7 @@ cdef struct ProduceRequest:
     const char *transactional_id    # NULL: null
     int64_t transactional_id_bytes
     bint has_transactional_records
-    int16_t error               # of all partitions if bytes other than a batch precede a transactional one, else 0
+    int16_t error               # error of all partitions if other bytes precede a transactional batch, else 0
     bint has_fatal_batch        # a batch is fatal to the request if its partition exists, see is_fatal_batch
     int32_t topic_count
     int32_t part_count

@@ -22,7 +22,7 @@ cdef struct VerifiedPart:       # one partition of the request, with the same in
 
 cdef struct Verdicts:           # Request.state while Python has the request; owned with it
     TopicTable *topics          # reference-counted
-    int64_t transactional_id_at     # in the payload
+    int64_t transactional_id_at     # position in the payload
     int64_t transactional_id_bytes
     int64_t producer_id         # -1: no batch has a producer
     int16_t producer_epoch

@@ -45,7 +45,7 @@ cdef void release_verdicts(Request *request) noexcept nogil:
 
 
 cdef inline bint is_transactional(const ProducePart *part) noexcept nogil:
-    """Return whether a batch has a producer and a transaction; the append refuses malformed ones."""
+    """Return whether a batch has a producer and a transaction; the append refuses malformed batches."""
     return (part.size_bytes >= BATCH_HEADER_BYTES and part.records[MAGIC_AT] == 2
             and <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT
             and load_i64(part.records + PRODUCER_ID_AT) >= 0)
@@ -105,7 +105,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Request *re
                            int64_t guard) noexcept nogil:
     """Fill in the parts with an existing partition and a transactional batch that the client may write.
 
-    ``guard``: that of the parts left out, whose partitions may exist by the time the request returns.
+    ``guard``: guard of the parts left out, whose partitions may exist by the time the request returns.
     """
     cdef ProduceTopic *data
     cdef ProducePart *part

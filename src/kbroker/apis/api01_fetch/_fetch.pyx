@@ -425,7 +425,7 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
                 kafka.local_done_ns = 0     # out of memory: it is executed now
                 read_partitions(state, &any_error, &readable)
             respond_to_fetch(state, handler.clients)
-    if kafka.local_done_ns == 0:      # otherwise it was already judged
+    if kafka.local_done_ns == 0:      # otherwise the quotas have set it
         kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
     free_state(state)
     return OUTCOME_RESPONDED

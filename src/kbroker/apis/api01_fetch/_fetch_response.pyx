@@ -194,7 +194,7 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
     splits[split_count[0]].file = part.read.file
     splits[split_count[0]].position = part.read.position
     splits[split_count[0]].size_bytes = part.read.size_bytes
-    part.read.file = NULL       # its count goes to the response
+    part.read.file = NULL       # its reference goes to the response
     split_count[0] += 1
     return True
 

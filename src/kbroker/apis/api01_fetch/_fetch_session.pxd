@@ -11,7 +11,7 @@ cdef struct SessionCache
 cdef SessionCache *session_cache_new(int32_t max_sessions, uint64_t hash_seed) noexcept nogil
 cdef void session_cache_free(SessionCache *cache) noexcept nogil
 cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
-# Find or close the request's session, fill state.parts from it when it is incremental, and create the one for a full
+# Find or close the request's session, fill state.parts from it when it is incremental, and create one for a full
 # request, which no other thread finds before session_end. False: out of memory. A refusal is state.error (70, 71, 106).
 cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
 # Note the names of the topics that a request by ids has found, for the next requests of its session.

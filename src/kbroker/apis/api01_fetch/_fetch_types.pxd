@@ -18,7 +18,7 @@ cdef struct FetchPart:
     bint has_preferred          # the client is directed to the node ``preferred``, and gets no records
     int32_t preferred
     int32_t known_epoch         # leader epoch when the partition was found
-    int32_t current_leader      # of the response; -1: unknown
+    int32_t current_leader      # leader in the response; -1: unknown
     int32_t current_epoch
     int16_t error               # found before reading
     bint is_diverging           # the client has records after the end of its epoch, which is in the response (KIP-595)
@@ -30,7 +30,7 @@ cdef struct FetchPart:
     int32_t known_name_bytes
     bint is_unread              # unknown topic or partition: its log was not read
     bint is_included            # is in the response
-    bint is_superseded          # a duplicate, followed by another one in the request
+    bint is_superseded          # a duplicate, followed by another entry of the partition
     ReadResult read
 
 cdef struct FetchState:

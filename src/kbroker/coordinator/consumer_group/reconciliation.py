@@ -56,7 +56,7 @@ def reconcile(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGro
 
 
 def subscribed_topics(member: ConsumerGroupMember, resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
-    """Return the topics of a member: by name, and the resolved ones of its regular expression."""
+    """Return the topics of a member: by name, and those that match its regular expression."""
     found = resolved.get(member.topic_regex or "") if member.topic_regex else None
     return member.topic_names if found is None else member.topic_names | found.topics
 

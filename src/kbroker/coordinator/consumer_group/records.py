@@ -56,7 +56,7 @@ RECORDS = GroupRecords(
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression. ``version``: that of the topics at the time."""
+    """The topics that match a regular expression. ``version``: that of the topics image at the time."""
 
     topics: frozenset[str]
     version: int

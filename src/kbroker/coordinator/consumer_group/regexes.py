@@ -36,7 +36,7 @@ MOST_EXPRESSIONS = 500  # limit of different expressions in a group
 MOST_STEPS = 20_000_000  # limit of one match of all expressions of a group: a few seconds
 SLICE_STEPS, SLICE_NAMES = 200_000, 10_000  # limits of one turn of a group: some 30 ms
 
-#: Returns those of some topics that a client may describe.
+#: Returns the topics, among the given ones, that a client may describe.
 Visible = Callable[[Iterable[str]], Collection[str]]
 
 

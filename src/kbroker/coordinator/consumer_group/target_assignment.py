@@ -68,7 +68,7 @@ def _spec(
     image: TopicsImage,
 ) -> GroupSpec:
     counts: dict[UUID, int] = {}
-    known: dict[frozenset[str], frozenset[UUID]] = {}  # by set of names: many members have the same
+    known: dict[frozenset[str], frozenset[UUID]] = {}  # topic ids by set of names, which many members share
     specs: dict[str, MemberSpec] = {}
     for member_id, member in members.items():
         names = subscribed_topics(member, group.resolved)

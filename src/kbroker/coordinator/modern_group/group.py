@@ -61,8 +61,8 @@ class ModernGroup:
     Threads: ``lock``, which the caller holds, guards the whole group.
     """
 
-    KIND: ClassVar[str]  # in ListGroups; the protocol type too
-    FORMATS: ClassVar[Formats]  # of its records
+    KIND: ClassVar[str]  # type in ListGroups, and protocol type
+    FORMATS: ClassVar[Formats]  # formats of its records
     RECORDS: ClassVar[GroupRecords]
     MEMBER: ClassVar[type[Any]]
     UNASSIGNED: ClassVar[Mapping[str, Any]]  # fields of a member after the tombstone of its assignment
@@ -81,12 +81,12 @@ class ModernGroup:
         self.target_epoch = FIRST_EPOCH
         self.target_timestamp_ms = 0
         self.assignment_took_ms = 0
-        self.assignment_pause_ms = 0  # after two slow target assignments
+        self.assignment_pause_ms = 0  # pause after two slow target assignments
         self.members: dict[str, Any] = {}
         self.targets: dict[str, Any] = {}  # target assignments by member id
         self.refresh_deadline_ms = 0  # time at which the topics are read again, changed or not
         self.refresh_epoch = 0
-        self.refresh_version = -1  # of the topics when they were read
+        self.refresh_version = -1  # version of the topics when they were read
         self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
 
     @property

@@ -33,7 +33,7 @@ S = TypeVar("S", bound=ModernGroupSettings)
 
 
 class GroupParts(NamedTuple):
-    """Parts of the coordinator that the groups of each kind use. ``purgatory``: that of the sessions."""
+    """Parts of the coordinator that the groups of each kind use. ``purgatory``: holds the session timers."""
 
     clock: BaseClock
     purgatory: Purgatory
@@ -83,7 +83,7 @@ class ModernMembership(Generic[G, S]):
             raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
 
     def is_refresh_due(self, group: G) -> bool:
-        """Return whether the topics are to be read again."""
+        """Return whether the topics must be read again."""
         return (
             self.clock.wall_ms() >= group.refresh_deadline_ms
             or group.epoch < group.refresh_epoch

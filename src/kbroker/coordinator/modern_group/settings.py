@@ -1,4 +1,4 @@
-"""Settings of groups of the newer protocols: the broker's, and the bounds of those of a single group.
+"""Settings of groups of the newer protocols: the broker's, and bounds of the settings of a single group.
 
 Source: ``GroupConfig``, ``GroupConfigManager``.
 """

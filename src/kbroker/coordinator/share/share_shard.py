@@ -157,7 +157,7 @@ class ShareShard(CoordinatorShard):
             return _share_state(state, with_batches=True), written
 
     def summary(self, key: SharePartitionKey) -> ShareState:
-        """Return the state without its batches; that of an uninitialized share partition if there is none."""
+        """Return the state without its batches; if there is none, the state of an uninitialized share partition."""
         with self.lock:
             self.check()
             self._check_exists(key)
@@ -212,9 +212,9 @@ class ShareShard(CoordinatorShard):
     # ------------------------------------------------------------ periodic work
 
     def snapshot_idle(self, interval_ms: int) -> Written:
-        """Write snapshots of share partitions without one in the interval, unless all have been idle already.
+        """Write snapshots of share partitions without one in the interval; the records before them can be deleted.
 
-        The records before these snapshots can then be deleted. Raises: KafkaError.
+        Writes nothing if this method wrote the latest snapshot of each share partition. Raises: KafkaError.
         """
         with self.lock:
             self.check()

@@ -133,7 +133,7 @@ class ShareGroupMembership(ModernMembership[ShareGroup, ShareGroupSettings]):
     def _assign(
         self, group: ShareGroup, epoch: int, updated: ShareGroupMember, changes: list[GroupRecord]
     ) -> Partitions:
-        """Make the target assignment for a group epoch; return that of the member."""
+        """Make the target assignment for a group epoch; return the member's target."""
         members = {**group.members, updated.member_id: updated}
         topics: dict[str, UUID] = {}
         for name in {name for member in members.values() for name in member.topic_names}:

@@ -58,7 +58,7 @@ def _share(places: Sequence[Place], held: Sequence[Sequence[Place]]) -> list[lis
     if not places:
         return [[] for _ in held]
     count = len(held)
-    copies = math.ceil(count / len(places))  # of each partition
+    copies = math.ceil(count / len(places))  # number of members for each partition
     share = copies * len(places) / count
     wanted = [math.ceil(share * (number + 1)) - math.ceil(share * number) for number in range(count)]
     given: list[list[Place]] = []

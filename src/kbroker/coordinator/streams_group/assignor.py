@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 
 class MemberSpec(NamedTuple):
-    """A member with its target assignment so far."""
+    """A member with its current target assignment."""
 
     process_id: str
     target: TargetTasks

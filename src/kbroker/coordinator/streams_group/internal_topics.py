@@ -17,7 +17,7 @@ from kbroker.coordinator.modern_group.topics_image import TopicsImage
 from kbroker.coordinator.streams_group.topology import InternalTopic, StreamsTopology, Subtopology
 
 SHOWN_TOPICS = 3  # limit of the missing topics that a message names
-MAX_TASKS = 200_000  # of a group; Kafka has no limit: subtopologies may share a topic with many partitions
+MAX_TASKS = 200_000  # limit for a group; Kafka has none: subtopologies may share a topic with many partitions
 
 
 class Status(enum.IntEnum):
@@ -68,7 +68,7 @@ class TopicProblemError(Exception):
 def configure(topology: StreamsTopology, image: TopicsImage) -> ConfiguredTopology:
     """Return the configured topology.
 
-    Raises: KafkaError STREAMS_INVALID_TOPOLOGY, UNKNOWN_SERVER_ERROR for a topology that no topics can fit.
+    Raises: KafkaError STREAMS_INVALID_TOPOLOGY, UNKNOWN_SERVER_ERROR if no topics can fit the topology.
     """
     _check_copartition_groups(topology)
     try:
@@ -119,7 +119,7 @@ def _summary(names: Collection[str]) -> str:
 
 
 class _Counts:
-    """Numbers of partitions: of the topics that exist, and decided ones of internal topics."""
+    """Numbers of partitions of the topics that exist, and those decided for internal topics."""
 
     def __init__(self, topology: StreamsTopology, image: TopicsImage) -> None:
         # In Kafka's order: a number may follow from those that are known before.
@@ -274,7 +274,7 @@ def _configured(subtopology: Subtopology, counts: _Counts) -> Subtopology:
 def _missing(
     subtopologies: Iterable[Subtopology], topology: StreamsTopology, image: TopicsImage
 ) -> dict[str, InternalTopic]:
-    """Return the internal topics that do not exist. Raises: TopicProblemError for one with another number."""
+    """Return the internal topics that do not exist. Raises: TopicProblemError if a number of partitions differs."""
     internal = {
         topic.name: topic for one in subtopologies for topic in (*one.repartition_source_topics, *one.changelog_topics)
     }

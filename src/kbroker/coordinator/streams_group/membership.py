@@ -205,7 +205,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         return present
 
     def _configured(self, group: StreamsGroup, topology: StreamsTopology) -> tuple[int, ConfiguredTopology]:
-        """Read the topics, and configure the topology again if they have changed; return their hash, too."""
+        """Read the topics, and configure the topology again if they have changed; also return their hash."""
         value, configured = self.refreshed_hash(group, topology.required_topics), group.configured
         if configured is None or group.topology is None or value != group.metadata_hash:
             configured = group.configured = configure(topology, self.image)

@@ -28,5 +28,5 @@ class StreamsGroupSettings(ModernGroupSettings):
         return self.initial_rebalance_delay.of(self.own(group_id, "initial.rebalance.delay.ms"))
 
     def assignment_configs(self, group_id: str) -> Mapping[str, str]:
-        """Return the settings of the assignor; a change of one leads to a new target assignment."""
+        """Return the settings of the assignor; a changed setting leads to a new target assignment."""
         return {STANDBY_REPLICAS: str(self.standby_replicas.of(self.own(group_id, STANDBY_REPLICAS)))}

@@ -39,9 +39,9 @@ class TransactionPartitions(NamedTuple):
 class AddPartitionsToTxnManager:
     """Client of the transaction coordinator, which retries while the previous transaction is still ending.
 
-    Args: ``coordinator_of``: returns the coordinator of a transactional id, or raises KafkaError. ``scheduler`` runs
-    the retries only, since the work that follows one may wait for a disk or for capacity in the request queue.
-    ``retry_ms`` between two attempts, ``retry_max_ms`` from the first one on
+    Args: ``coordinator_of``: returns the coordinator of a transactional id, or raises KafkaError. ``scheduler``: runs
+    only the retries, since the work after a retry may wait for a disk or for capacity in the request queue.
+    ``retry_ms``: delay between two attempts; ``retry_max_ms``: limit since the first attempt
     (``add.partitions.to.txn.retry.backoff.ms``, ``.max.ms``).
     Threads: any.
     """
@@ -79,10 +79,10 @@ class AddPartitionsToTxnManager:
         done: Callable[[PartitionErrors], None],
         again: Callable[[], TransactionPartitions] | None = None,
     ) -> None:
-        """Add the partitions to the transaction, which begins with the first ones.
+        """Add the partitions to the transaction, which begins with the first partitions.
 
-        Args: ``done`` is called once with each partition's error, here or later by the scheduler's thread; it never
-        raises. ``again`` returns the partitions of a retry; None: the same ones.
+        Args: ``done``: called once with each partition's error, here or later by the scheduler's thread; it never
+        raises. ``again``: returns the partitions of a retry; None: the same partitions.
         """
         began_ms = self._clock.now_ms()
 

@@ -96,7 +96,7 @@ class MarkerSender:
         self._lock = threading.Lock()
         self._waiting: list[Completion] = []
         self._task: ScheduledTask | None = None
-        self._due_ms = 0  # of the task
+        self._due_ms = 0  # due time of the task
         self._backoff_ms = RETRY_BACKOFF_MS
         self._failures = RepeatedFailures(clock)
 
@@ -161,7 +161,7 @@ class MarkerSender:
         self._due_ms = due_ms
 
     def _try(self, completion: Completion) -> bool:
-        """Return whether the completion succeeded. Never raises: a lost one would keep its transactional id busy."""
+        """Return whether the completion succeeded. Never raises: a lost one would block its transactional id."""
         try:
             return self._complete(completion)
         except Exception:  # no memory, or a defect

@@ -1,7 +1,7 @@
 """The transaction coordinator: the requests of the transaction APIs, time-outs and expiry.
 
-Locks: that of a transactional id's partition (``StatePartition.lock``), under which its records are appended; then the
-lock of ``MarkerSender``. No disk is awaited under any of them: a pending move keeps others out.
+Locks: ``StatePartition.lock`` of a transactional id's partition, under which its records are appended; then the
+lock of ``MarkerSender``. No thread waits for a disk under these locks: a pending move keeps others out.
 Source: ``TransactionCoordinator``, ``TransactionStateManager``, KIP-98, KIP-360, KIP-664, KIP-890.
 """
 
@@ -418,7 +418,7 @@ class TransactionCoordinator:
     def _with_producer_ids(
         self, attempt: Callable[[Callable[[], int]], Producer | Completion]
     ) -> Producer | Completion:
-        """Run ``attempt`` with a source of producer ids; if it needs one, fetch it without a lock and run again."""
+        """Run ``attempt`` with a source of producer ids; if it needs an id, fetch it without a lock and run again."""
         spare: list[int] = []
 
         def fresh() -> int:

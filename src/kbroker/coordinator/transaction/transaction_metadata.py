@@ -18,7 +18,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_TIME_MS = -1
 MAX_EPOCH = 32_767
-EXHAUSTED_EPOCH = MAX_EPOCH - 1  # the last one for a client: the coordinator can always fence once more
+EXHAUSTED_EPOCH = MAX_EPOCH - 1  # last epoch for a client: the coordinator can always fence once more
 UNLIMITED_TIMEOUT_MS = 2**31 - 1  # of a transaction that another coordinator commits (KIP-939): it never expires
 
 TV_0, TV_2 = 0, 2  # levels of transaction.version: from 2 on each end of a transaction bumps the epoch
