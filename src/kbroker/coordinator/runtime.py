@@ -266,10 +266,10 @@ class CoordinatorRuntime(Generic[Shard]):
 
     def load_all(self) -> None:
         """Serve each partition that this node leads."""
-        with self._lock:
+        with self._lock:  # over all of it: `topic_deleted` removes the orders of a topic that is deleted meanwhile
             self._count = self._topic.partition_count
-        led = [(index, self._topic.led_epoch(index)) for index in range(self._count)]
-        orders = [(index, self._begin_load(index, epoch)) for index, epoch in led if epoch is not None]
+            led = [(index, self._topic.led_epoch(index)) for index in range(self._count)]
+            orders = [(index, self._begin_load(index, epoch)) for index, epoch in led if epoch is not None]
         for index, order in orders:
             self._load(index, order)
 
@@ -280,26 +280,29 @@ class CoordinatorRuntime(Generic[Shard]):
 
         Args: ``epoch``: the leader epoch by which this broker leads it; a late order is ignored.
         """
-        if not self._count:
-            with self._lock:
+        with self._lock:
+            if not self._count:
                 self._count = self._topic.partition_count
-        self._load(index, self._begin_load(index, epoch))
+            order = self._begin_load(index, epoch)
+        self._load(index, order)
 
     def _begin_load(self, index: int, epoch: int) -> _Partition | None:
-        """Return the order to carry out; None if the partition is served already, or the order is late."""
-        with self._lock:
-            now = self._partitions.get(index)
-            if now is not None:
-                if epoch < now.epoch or (epoch == now.epoch and now.state is PartitionState.CLOSED):
-                    logger.info("%s-%d: ignored a late load of epoch %d", self._name, index, epoch)
-                    return None
-                if now.state is PartitionState.ACTIVE:
-                    now.shard.epoch = epoch
-                    self._put(index, now._replace(epoch=epoch))
-                    return None
-            order = _Partition(epoch, PartitionState.LOADING, reason=f"{self._name}-{index} is being loaded")
-            self._put(index, order)
-            return order
+        """Return the order to carry out; None if the partition is served already, or the order is late.
+
+        The caller holds ``_lock``.
+        """
+        now = self._partitions.get(index)
+        if now is not None:
+            if epoch < now.epoch or (epoch == now.epoch and now.state is PartitionState.CLOSED):
+                logger.info("%s-%d: ignored a late load of epoch %d", self._name, index, epoch)
+                return None
+            if now.state is PartitionState.ACTIVE:
+                now.shard.epoch = epoch
+                self._put(index, now._replace(epoch=epoch))
+                return None
+        order = _Partition(epoch, PartitionState.LOADING, reason=f"{self._name}-{index} is being loaded")
+        self._put(index, order)
+        return order
 
     def _load(self, index: int, order: _Partition | None) -> None:
         if order is None:

@@ -238,6 +238,32 @@ def test_a_deleted_topics_epochs_are_forgotten(scene: Scene) -> None:
     assert scene.runtime.at(0).epoch == 0
 
 
+def test_a_topic_that_is_deleted_while_it_is_loaded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No order of it is left, whose epoch would be above those of a new topic of the same name."""
+    topic, runtime = scene.topic, scene.runtime
+    topic.ensure()
+    topic.logs[0].set_leader_epoch(7)
+    led_epoch = topic.led_epoch
+
+    def delete() -> None:
+        topic.created = False
+        runtime.topic_deleted()
+
+    def look(index: int) -> int | None:
+        found = led_epoch(index)
+        if not runtime._lock.locked():  # otherwise the deletion waits until the orders are made
+            delete()
+        return found
+
+    with monkeypatch.context() as loading:
+        loading.setattr(topic, "led_epoch", look)
+        runtime.load_all()
+    if topic.created:
+        delete()
+    topic.logs = MemoryTopic(scene.clock, 1).logs
+    assert scene.loaded().at(0).epoch == 0
+
+
 def test_a_closed_coordinator_is_not_available(scene: Scene) -> None:
     scene.loaded().close()
     for ask in (scene.runtime.prepare, scene.runtime.check_loaded, lambda: scene.runtime.find("x")):
