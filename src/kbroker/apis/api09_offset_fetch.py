@@ -20,7 +20,7 @@ NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return the named partitions, or for null all that have an offset; one without an offset has -1 and no error.
+    """Return the named partitions, or for null all that have an offset; without an offset it is -1, with no error.
 
     With RequireStable a partition whose offset an open transaction may change has UNSTABLE_OFFSET_COMMIT. Groups, and
     partitions named again, that exceed the response's size limit have the error NO_ROOM.

@@ -353,7 +353,7 @@ cdef int32_t run_length(Partition *partition, const BatchCheck *checks, int32_t 
 
 cdef int32_t append_good(Partition *partition, BatchCheck *checks, int32_t count, bint is_run, int64_t now_ms,
                          const LogConfig *config, AppendResult *out) noexcept nogil:
-    """Append batches that passed their checks; return the number appended: all, or the first ones of a run.
+    """Append batches that passed their checks; return the number appended: of a run maybe only the first batches.
 
     For a run, out is the result of the first batch.
     """

@@ -478,7 +478,7 @@ def check_config(values):
 # ------------------------------------------------------------------------------------------------------------ failures
 
 cdef enum:
-    SLOTS = 256  # distinct failures since the last call; further ones are counted for the last of these
+    SLOTS = 256  # distinct failures since the last call; further failures are counted for the last slot
 
 cdef struct FailureCount:
     char *path                  # owned: the partition's folder; NULL: free

@@ -131,8 +131,8 @@ cdef int64_t largest_timestamp(LogSegment *segment, int64_t now_ms) noexcept nog
 
 
 cdef int32_t deletable_count(Partition *partition, int64_t now_ms) noexcept nogil:
-    """Return the number of oldest segments to delete: each rule (start offset, size, age) begins where the one before
-    it ended.
+    """Return the number of oldest segments to delete: each rule (start offset, size, age) begins where the previous
+    rule ended.
     """
     cdef SegmentList *view = partition.view
     cdef LogConfig *config = &partition.config

@@ -139,7 +139,7 @@ class LogDir:
             self.owner = self._claim(cluster_id, node_id)
             marked_epoch = clean_shutdown.take_mark(self.path)
             self.was_clean = marked_epoch is not None
-            #: Broker epoch of the last clean stop, -1 without one.
+            #: Broker epoch of the last clean stop, -1: not stopped cleanly, or unknown.
             self.marked_epoch = -1 if marked_epoch is None else marked_epoch
             self.recovery_points = self._read(checkpoints.RECOVERY_POINT_CHECKPOINT)
             self.log_starts = self._read(checkpoints.LOG_START_CHECKPOINT)

@@ -13,7 +13,7 @@ cdef enum:
 cdef struct Foreign:            # leader and ISR of a partition; only for topics that have a partition on other nodes
     int32_t leader              # -1: none
     int32_t leader_epoch
-    Partition *partition        # counted: another node leads it, and this one may serve it to consumers; NULL: no
+    Partition *partition        # counted: another node leads it, and this node may serve it to consumers; NULL: no
     int32_t isr_count
     int32_t isr[MAX_ISR]
 
@@ -40,7 +40,7 @@ cdef void topic_table_release(TopicTable *table) noexcept nogil
 cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 
-# Return the leader and epoch of a partition that another node leads; NULL: this one leads it.
+# Return the leader and epoch of a partition that another node leads; NULL: this node leads it.
 cdef inline Foreign *topic_foreign(const Topic *topic, int32_t index, int32_t node_id) noexcept nogil:
     return &topic.foreign[index] if topic.foreign != NULL and topic.foreign[index].leader != node_id else NULL
 

@@ -217,7 +217,7 @@ def read_enough(
 
 
 def uniform_bytes(max_bytes: int, count: int) -> list[int]:
-    """Return the maximum size for each partition; the remainder of the division is added to the first one."""
+    """Return a size limit for each partition: equal, plus the remainder for the first; 1 or 0 bytes if too few."""
     if count == 0:
         return []
     each, rest = divmod(max_bytes, count)

@@ -149,7 +149,7 @@ class SharePartitionManager:
             return share
 
     def _initialize(self, share: SharePartition, fetch: ShareFetch) -> None:
-        """Read the state of a share partition, unless that has begun before; drop one that cannot be read."""
+        """Read the state of a share partition, unless reading has begun; drop the partition if reading fails."""
         try:
             share.initialize()
         except KafkaError as error:

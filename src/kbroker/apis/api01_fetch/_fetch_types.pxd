@@ -54,7 +54,7 @@ cdef struct FetchState:
     int16_t error               # of the whole response
     int32_t response_session_id
     int32_t throttle_ms         # in the response
-    void *session               # counted FetchSession of an incremental response, or of a full one that is to open it
+    void *session               # counted FetchSession of an incremental response, or of a full response that opens it
     bint is_incremental
     int64_t acl_generation      # generation of the rules by which the parts were allowed
     int64_t charge              # bytes of parts and names charged to the sessions' limit

@@ -121,7 +121,7 @@ def _getter(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 class Format(NamedTuple):
     """Format of one kind of record.
 
-    ``name`` of its messages, without Key and Value; ``second``: the second field of the key, "" without one;
+    ``name``: that of its messages, without Key and Value; ``second``: the second field of the key, "": none;
     ``body``: returns the fields of a value; ``value``: returns the value of the key's second field and these fields.
     """
 

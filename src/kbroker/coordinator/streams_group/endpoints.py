@@ -27,7 +27,7 @@ class EndpointPartitions(NamedTuple):
 def endpoint_partitions(
     group: StreamsGroup, updated: StreamsGroupMember, image: TopicsImage
 ) -> list[EndpointPartitions]:
-    """Return the endpoints of all members; that of ``updated``, a changed member, is the last one.
+    """Return the endpoints of all members; that of ``updated``, a changed member, comes last.
 
     While the topology cannot be configured, they have no partitions; Kafka 4.3 fails with a server error.
     """

@@ -172,7 +172,7 @@ class _Counts:
             self._decided.update((topic.name, count) for topic in subtopology.changelog_topics)
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Return the numbers of the repartition topics: fixed ones, or the largest of the inputs of their writer."""
+        """Return the partition counts of the repartition topics: fixed, or the largest among the writer's inputs."""
         found = {
             topic.name: topic.partitions
             for one in self._subtopologies

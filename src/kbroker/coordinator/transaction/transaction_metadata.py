@@ -93,7 +93,7 @@ class TransactionMetadata:
 
     ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: that after the end of the
     transaction, -1: the same; ``last_producer_epoch``: the epoch before the latest bump that the producer itself
-    requested; ``pending``: the state after the pending move, None without one.
+    requested; ``pending``: the state after the pending move, None if there is none.
     Threads: guarded by the lock of its partition (``StatePartition.lock``).
     """
 

@@ -138,7 +138,7 @@ cdef int32_t write_pending(CleanedSegment *cleaned) noexcept nogil:
 
 
 cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogil:
-    """Add an entry for a larger timestamp; only the closing one may use the last place. False: out of memory."""
+    """Add an entry for a larger timestamp; the last place is for the closing entry. False: out of memory."""
     cdef int64_t max_entries = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
     cdef char *at
     if (cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms

@@ -345,7 +345,7 @@ class LogCleaner:
         return None
 
     def _reset(self, resets: Iterable[tuple[TopicPartition, int, int]]) -> None:
-        """Replace ends of rounds that are outside the log's range; each row: partition, the end, and the new one.
+        """Replace ends of rounds that are outside the log's range; each row: partition, end, new end.
 
         A log that lost its tail grows beyond the former end, which would then exclude dirty records.
         """
