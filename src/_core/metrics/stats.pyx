@@ -257,7 +257,7 @@ cdef double sum_rate(SampleWindow *window, const StatConfig *config, int32_t uni
                      int64_t now_ms) noexcept nogil:
     """Return window_rate of a sum or count, in one pass over the samples instead of three, for the checks of quotas.
 
-    Of whole numbers, such as bytes, only the current sample is read: the sum of the others is kept.
+    For whole numbers, such as bytes, only the current sample is read: the sum of the others is kept.
     """
     cdef int64_t expire_ms = config.samples * sample_ms(window, config)
     cdef int64_t oldest = now_ms
@@ -552,7 +552,7 @@ cdef class TokenBucket(StatSpec):
 
     Its metric measures the tokens left, which may go below zero without limit; the quota is violated while they are
     below zero. Without a quota it records nothing and measures the largest int64.
-    Args: unit: of the bound, "seconds" by default.
+    Args: unit: time unit of the bound, "seconds" by default.
     Source: KIP-599, ``TokenBucket.java``.
     """
 

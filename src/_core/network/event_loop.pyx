@@ -290,7 +290,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
     count(&loop.counters.wait_ns, loop.now_ns - started)
     count(&loop.counters.work_ns, started - loop.busy_since_ns)
     loop.busy_since_ns = loop.now_ns
-    if loop.pool_waiter.is_queued:      # memory that was freed meanwhile is first for the channels that were refused
+    if loop.pool_waiter.is_queued:      # memory that was freed meanwhile goes first to the channels that were refused
         check_pool(loop)
     read_due(loop)
     if n < 0:

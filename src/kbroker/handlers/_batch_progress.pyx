@@ -68,7 +68,7 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request, int *refus
 cdef bint is_intercepted(NativeApisCore *native_apis, Request *request) noexcept nogil:
     """Return whether Python intercepts this request before it is served; one atomic load where no API is intercepted.
 
-    A request without a parsed header (ApiVersions of an unknown version) is never shown.
+    A request without a parsed header (ApiVersions of an unknown version) is never intercepted.
     """
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t bits = atomic_load(&native_apis.intercepted[kafka.api_key >> 6])

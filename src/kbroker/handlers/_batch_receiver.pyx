@@ -19,7 +19,7 @@ from kbroker.requests._native_types cimport Api, NativeApisCore
 
 cdef enum:
     HOLD_NS = 200000            # about the maximum wait of a completed response for the frames after it
-    TURN_NS = 2000000           # after which a batch leaves its handler to others that wait
+    TURN_NS = 2000000           # time after which a batch leaves its handler to others that wait
     RESPONSE_BYTES = 65536      # of a batch; further frames wait until the client has received these
 
 

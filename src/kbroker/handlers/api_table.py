@@ -130,7 +130,7 @@ class KafkaApis:
         )
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
-        """Return the advertised versions by key; of a forwarded API, those that the controller supports too."""
+        """Return the advertised versions by key; for a forwarded API, only those the controller supports too."""
         ranges = {entry.key: (entry.min_version, entry.max_version) for entry in self.entries.values()}
         controller = self.controller_versions() if self._forwards else {}
         if controller:

@@ -364,7 +364,7 @@ class FollowerLog(SnapshotWriter):
         return QuorumState(-1, max(self.last_epoch, 0)) if found is None else found
 
     def write_quorum_state(self, state: QuorumState, kraft_version: int) -> None:
-        """Write leader and epoch durably, before this node acts in the epoch. Raises: OSError."""
+        """Write the leader and the epoch durably, before this node acts in the epoch. Raises: OSError."""
         quorum_state.write_quorum_state(self.folder, state, kraft_version)
 
     # ------------------------------------------------------------ snapshots

@@ -237,7 +237,7 @@ class RaftObserver:
             self._nodes[node_id] = (host, port)
 
     def _is_current(self, error: Errors, leader_id: int, epoch: int, sent: Send, now_ms: int) -> bool:
-        """Apply leader and epoch of a response; return whether its content is from the current leader."""
+        """Apply the leader and epoch of a response; return whether its content is from the current leader."""
         address = format_address(sent.address)
         if error is not Errors.NONE and epoch < 0:  # a broker, which has no replica of the metadata log
             self.on_failure(sent, f"{address} responds {error.name}: is it the listener of a controller?", now_ms)

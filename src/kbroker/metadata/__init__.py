@@ -1,1 +1,1 @@
-"""Metadata of the cluster: topics, configs, features, and the file that stores them."""
+"""Metadata of the cluster: topics, configs, features, their controller, and the log that stores them."""

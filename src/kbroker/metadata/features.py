@@ -81,7 +81,7 @@ class Features:
         return self._finalized.levels.get(name, 0)
 
     def on_change(self, hook: Callable[[], None]) -> None:
-        """Call ``hook`` after each change, before it is acknowledged. It must not change features."""
+        """Call ``hook`` after each change, before it is acknowledged. The hook must not change features."""
         self._hooks.append(hook)
 
     def concerns(self, delta: MetadataDelta) -> bool:

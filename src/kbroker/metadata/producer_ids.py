@@ -1,4 +1,4 @@
-"""Producer ids of this broker, from blocks that the metadata log has. Source: ``ProducerIdManager``."""
+"""Producer ids of this broker, from blocks allocated in the metadata log. Source: ``ProducerIdManager``."""
 
 from __future__ import annotations
 

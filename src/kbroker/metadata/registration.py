@@ -33,8 +33,8 @@ def registration_records(
 ) -> list[MetadataRecord]:
     """Return the records that register and unfence the broker.
 
-    Args: ``broker_epoch``: the offset that the first record will have; ``directories``: ids of the log folders; a
-    single one has all partitions; ``is_alone``: the broker becomes the leader and only member of the ISR of every
+    Args: ``broker_epoch``: the offset that the first record will have; ``directories``: ids of the log folders; the
+    only one has all partitions; ``is_alone``: the broker becomes the leader and only member of the ISR of every
     partition; otherwise it joins the ISR of its partitions, and leads those that have no leader.
     """
     broker = BrokerRegistration(

@@ -63,7 +63,7 @@ class Layout(NamedTuple):
 def check_new_topic(topic: NewTopic, names: TopicNames, nodes: Mapping[int, bool], config: BrokerConfig) -> Layout:
     """Return the layout that a new topic gets.
 
-    Args: ``names``: those that exist; ``nodes``: whether each node is fenced; ``config`` of the defaults.
+    Args: ``names``: existing names; ``nodes``: whether each node is fenced; ``config``: has the defaults.
     Raises: KafkaError with Kafka's code and text.
     """
     check_new_name(topic.name, names)
@@ -230,7 +230,7 @@ SETTING_PREFIXES = {
 def automatic_topic(name: str, config: BrokerConfig, node_count: int = 1) -> NewTopic:
     """Return the topic that is created when it is first used: an internal one, or one with the broker's defaults.
 
-    An internal topic has no more replicas than there are nodes: without the topic nothing could be coordinated.
+    An internal topic has at most as many replicas as there are nodes; otherwise it could not be created.
     """
     prefix = SETTING_PREFIXES.get(name)
     if prefix is None:

@@ -139,7 +139,7 @@ class TopicRegistry:
         return self._logs.tasks.write_log_starts_of(keys)
 
     def describe_log_dirs(self) -> list[LogDirView]:
-        """Describe the log folders and the replicas in them."""
+        """Return the log folders and the replicas in them."""
         return self._logs.describe_dirs()
 
     def move(self, name: str, index: int, path: str) -> None:
@@ -247,7 +247,7 @@ class TopicRegistry:
     def _forget_failed(self, topics: Iterable[PlannedTopic]) -> dict[uuid.UUID, KafkaError]:
         """Delete those topics whose logs could not be created; return their errors.
 
-        They were stored first: folders without a stored topic would stay forever, while a start creates missing
+        The topics were stored first: folders without a stored topic would stay forever, while a start creates missing
         folders. Raises: OutcomeUnknownError, if they cannot be deleted: the next start would create them.
         """
         ids = [one.topic_id for one in topics if one.topic_id in self._failed]

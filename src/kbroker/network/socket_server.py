@@ -212,7 +212,7 @@ class SocketServer:
     def connect(self, principal: str, remote_host: str) -> socket.socket:
         """Return a connection of this process whose client is authenticated already.
 
-        It does not count towards the limits of connections. Its network thread starts with the first such connection.
+        The connection does not count towards the limits. Its network thread starts with the first such connection.
 
         Args: ``principal``: as ``User:name``; ``remote_host``: address of the client for ACLs, quotas and logs.
         Threads: any. Raises: OSError if the server does not serve, has too many new connections, or cannot start the

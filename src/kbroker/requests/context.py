@@ -183,7 +183,7 @@ class ApiContext:
 
     @property
     def telemetry(self) -> TelemetryService:
-        """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION without it."""
+        """Client telemetry. Raises: KafkaError UNSUPPORTED_VERSION if its decoder is not installed."""
         return self.telemetry_service.get()
 
     @property

@@ -204,7 +204,7 @@ class ClientMetricsManager:
     def _check(
         self, instance: ClientInstance, subscription_id: int, is_last: bool, compression: int, size: int, now_ms: int
     ) -> None:
-        """Refuse a push, with Kafka's errors in Kafka's order. Raises: KafkaError."""
+        """Check a push, with Kafka's errors in Kafka's order. Raises: KafkaError."""
         if instance.is_terminating:
             raise KafkaError(Errors.INVALID_REQUEST, "the client has sent its last push already")
         if not instance.accepts_push(now_ms) and not is_last:

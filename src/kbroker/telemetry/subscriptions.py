@@ -27,7 +27,7 @@ ClientFacts = Mapping[str, str | None]
 
 
 class Subscription(NamedTuple):
-    """One client metrics subscription. ``match``: by the name of a property, whether its text matches."""
+    """One client metrics subscription. ``match``: tests of the texts of a client's properties, by property name."""
 
     name: str
     metrics: tuple[str, ...]

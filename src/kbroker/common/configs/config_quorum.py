@@ -144,7 +144,7 @@ def voter_listener(config: BrokerConfig) -> Listener:
 
 
 def check_quorum(config: BrokerConfig) -> None:
-    """Refuse a node that is not a broker, and a combined node that is not the only one. Raises: ConfigError."""
+    """Refuse a node that is not a broker, and a combined node among other controllers. Raises: ConfigError."""
     roles = config.words(ROLES)
     if config.is_member:
         from kbroker.common.configs.config_member import check_member

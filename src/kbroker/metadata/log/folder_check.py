@@ -57,7 +57,7 @@ class LogFolders(NamedTuple):
         return next((owner.node_id for owner in self.owners.values()), -1)
 
     def summary(self) -> dict[str, object]:
-        """Return the owner and the size of the metadata, for a document."""
+        """Return the owner and the size of the metadata, as values of JSON."""
         owner = next(iter(self.owners.values()), None)
         image = None if self.metadata is None else self.metadata.image
         return {
@@ -166,7 +166,7 @@ def _topic_id(folder: Path) -> UUID | None:
 
 
 def judge(found: LogFolders, server: str) -> Verdict:
-    """Return whether a server can serve the folders: Apache Kafka of a release such as ``4.3``, or KBROKER."""
+    """Return the judgement on a server: Apache Kafka of a release such as ``4.3``, or KBROKER."""
     is_kafka = server != KBROKER
     reasons = list(_folder_obstacles(found, is_kafka))
     losses: list[str] = []

@@ -117,7 +117,7 @@ class _Folder:
     def _last_epoch(self) -> int:
         """Return the largest epoch that the files name. Raises: MetadataLogError.
 
-        leader-epoch-checkpoint is not synced, so a power cut may leave it without its content. It is then rebuilt
+        leader-epoch-checkpoint is not synced, so a power cut may leave it empty. The file is then rebuilt
         from the batches; quorum-state, which is synced before the first record of an epoch, has the epoch.
         """
         epochs = [snapshot.epoch for snapshot in self.snapshots()]
@@ -353,7 +353,7 @@ class MetadataLog(SnapshotWriter):
     # ------------------------------------------------------------ writing
 
     def begin_epoch(self, leader_id: int, kraft_version: int) -> None:
-        """Write leader and epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
+        """Write the leader and the epoch to ``quorum-state``, before the first record of the epoch. Raises: OSError."""
         state = QuorumState(leader_id, self.epoch)
         try:
             quorum_state.write_quorum_state(self.folder, state, kraft_version)

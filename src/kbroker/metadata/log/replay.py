@@ -40,7 +40,7 @@ class Replay:
         self.begin(EMPTY_IMAGE)
 
     def begin(self, image: MetadataImage) -> None:
-        """Forget the changes so far, and continue after the last record of an image."""
+        """Drop the changes so far, and continue after the last record of an image."""
         self.delta = MetadataDelta(image)
         self._transaction = NO_TRANSACTION  # offset of the first record of the open transaction
 

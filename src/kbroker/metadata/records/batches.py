@@ -28,7 +28,7 @@ BATCH_RECORDS = 1000  # of one batch, which a start decodes as a whole; a larger
 
 
 class MetadataBatch(NamedTuple):
-    """A batch of either control records or metadata records; the other of the two is empty."""
+    """A batch of either control records or metadata records; the other sequence is empty."""
 
     base_offset: int
     last_offset: int
@@ -87,7 +87,7 @@ def metadata_batch(batch: RecordBatch) -> MetadataBatch:
     """Return the records of a batch, its checksum verified. Raises: as `read_batches`."""
     control: Sequence[ControlRecord] = ()
     records: Sequence[MetadataRecord] = ()
-    rows = batch.records()  # checks the checksum: the control bit is reliable only after it
+    rows = batch.records()  # verifies the checksum: the control bit is reliable only afterwards
     try:
         if batch.is_control:
             control = [decode_control(key, value) for _, _, key, value, _ in rows]

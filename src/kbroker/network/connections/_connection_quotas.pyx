@@ -67,8 +67,8 @@ cdef class ConnectionQuotas:
     """Limits of the connections of one server, and of the rate of new ones (KIP-612).
 
     A connection above a count or a rate of the server or of its listener waits in its acceptor. A connection above the
-    count of its address is closed; one above the rate of its address is held unserved, then closed. UNLIMITED is no
-    limit.
+    count of its address is closed; one above the rate of its address is held unserved, then closed. UNLIMITED
+    means no limit.
 
     Args:
         max_connections: at once, >= 0.

@@ -7,7 +7,7 @@ class Refusal(NamedTuple):
     """Facts of a refused request.
 
     ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` and ``api_version`` are best guesses, -1 if the
-    request was too short. ``error_code`` is the first one of "failed-produce". ``size_bytes`` is the size of the
+    request was too short. ``error_code`` is the first error of "failed-produce". ``size_bytes`` is the size of the
     request, for "invalid-receive" the declared size. ``connection_id`` has Kafka's format: both addresses, and two
     numbers. ``address`` is the client's address alone.
     """

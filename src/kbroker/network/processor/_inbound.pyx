@@ -374,7 +374,7 @@ cdef class InboundRequest:
 
     @property
     def was_examined(self):
-        """True after ``hand_over``: an interceptor must not see the request again."""
+        """True after ``hand_over``: the request is not passed to an interceptor again."""
         return self.examined
 
     def hand_over(self, Queue to not None):
