@@ -16,7 +16,7 @@ FIRST_WITH_REQUESTER = 3
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the tokens of the named owners, or all; an empty list of owners matches no token."""
+    """Describe the tokens of the named owners, or all; an empty list matches no token. Raises: KafkaError."""
     if not allows_token_requests(ctx, request):
         raise KafkaError(Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     tokens = ctx.delegation_tokens

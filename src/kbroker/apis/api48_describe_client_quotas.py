@@ -40,7 +40,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _filter(components: Iterable[Body]) -> tuple[dict[str, str | None], set[str]]:
-    """Return the required names by type (None: the default), and the types required with any name."""
+    """Return the required names by type (None: the default), and types required with any name. Raises: KafkaError."""
     exact: dict[str, str | None] = {}
     present: set[str] = set()
     for component in components:

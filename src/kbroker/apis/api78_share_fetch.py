@@ -30,7 +30,7 @@ _ZERO_FOR_RENEWALS = (("MaxBytes", "maxBytes"), ("MinBytes", "minBytes"), ("MaxR
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Begin the acknowledgements and the fetch, and respond when both are complete."""
+    """Begin the acknowledgements and the fetch, and respond when both are complete. Raises: KafkaError."""
     check_request(ctx, body, request, checks.SHARE_FETCH_GROUP)
     is_renewal = request.api_version >= RENEW_VERSION and body["IsRenewAck"]
     wrong = [name for field, name in _ZERO_FOR_RENEWALS if body[field] != 0] if is_renewal else []
@@ -107,7 +107,7 @@ class _ShareFetchRequest:
         )
 
     def _partitions(self, requested_places: list[SharedPartition], has_acknowledgements: bool) -> list[SharedPartition]:
-        """Open or change the session; return the partitions to fetch."""
+        """Open or change the session; return the partitions to fetch. Raises: KafkaError."""
         sessions = self.manager.sessions
         if self.epoch == INITIAL_EPOCH:
             if has_acknowledgements:

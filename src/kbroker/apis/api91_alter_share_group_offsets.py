@@ -13,7 +13,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Set start offsets of the topics that exist and that the client may read; the other rows have errors."""
+    """Set start offsets of the topics that the client may read; other rows have errors. Raises: KafkaError."""
     if not are_enabled(ctx):
         raise KafkaError(Errors.UNSUPPORTED_VERSION)
     group_id = body["GroupId"]

@@ -109,7 +109,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     def alter_offsets(
         self, group_id: str, offsets: Mapping[str, Mapping[int, int]]
     ) -> dict[tuple[str, int], KafkaError | None]:
-        """Set start offsets of an empty group, created if necessary; return the error of each topic and partition.
+        """Set start offsets of an empty group, created if necessary; return each partition's error or None.
 
         Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for a group of another kind.
         """

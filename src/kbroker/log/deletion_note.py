@@ -33,7 +33,7 @@ class DeletionNote:
             checkpoints.write_atomically(self.path, _content(()))
 
     def read(self) -> frozenset[uuid.UUID]:
-        """Return the ids; an absent file, or one that a crash left incomplete, has none."""
+        """Return the ids; none if the file is absent, incomplete after a crash, or unreadable."""
         try:
             text = self.path.read_bytes().decode("ascii")
         except FileNotFoundError:

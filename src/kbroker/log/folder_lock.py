@@ -68,7 +68,7 @@ class FolderLock:
         self._folder_fd = folder_fd
 
     def _lock_folder(self) -> int:
-        """Return the descriptor that locks the folder, -1 where the system has no such lock."""
+        """Return the descriptor that locks the folder, -1 if the system has no such lock. Raises: FolderLockedError."""
         if sys.platform == "win32":  # an open ``.lock`` cannot be removed there
             return -1
         import fcntl

@@ -169,7 +169,7 @@ class FolderScan:
         self._remove(folder)
 
     def _settle(self, log_dir: LogDir, folder: Path, key: TopicPartition, topic: TopicLogs) -> None:
-        """Find the log folder of a partition. Of two folders, the replacement of the other is used."""
+        """Find the log folder of a partition. Of two, the replacement is used. Raises: LogDirError if neither is."""
         if topic_of(folder) not in (topic.topic_id, None):
             if key in self.homes:
                 self._leave(folder)

@@ -186,7 +186,7 @@ class LogManager:
     def _flushed_dirs(self) -> Sequence[LogDir | None]:
         """Flush the folders, each on its own thread; return them, those whose flusher did not end in time last.
 
-        A disk that does not respond thus does not delay the close of the other folders.
+        A disk that does not respond thus does not delay the close of the other folders. In memory: [None].
         """
         if self.opened is None:
             return [None]

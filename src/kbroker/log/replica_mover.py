@@ -264,7 +264,7 @@ class ReplicaMover:
     # -- replace -----------------------------------------------------------------------------------------------------
 
     def _replace(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
-        """Replace the partition's folder by the copy, which lacks at most the latest records."""
+        """Replace the folder by the copy, which lacks at most the latest records. Raises: OSError, ValueError."""
         target = future.log_dir
         checkpoints.write_moved_from(future.folder, [source.directory_id, *future.formers])
         self._tasks.write_recovery_points(source, target)

@@ -333,7 +333,7 @@ class SharePartition:
                 self._change(piece, type_, transition)
 
     def _change(self, run: InFlightRun, type_: int, transition: Transition) -> None:
-        """Begin the change of acquired records that an acknowledgement requests."""
+        """Begin the change of acquired records that an acknowledgement requests. Raises: KafkaError."""
         if type_ == AcknowledgeType.RENEW:
             if not self.configs.is_renew_enabled:
                 text = "Renewing acquisition locks is not enabled for the group."

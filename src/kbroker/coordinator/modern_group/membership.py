@@ -146,7 +146,7 @@ class ModernMembership(Generic[G, S]):
         begin(group, kind, member_id, timeout_ms, lambda: self.expire(group, member_id, reason))
 
     def expire(self, group: G, member_id: str, reason: str) -> int | None:
-        """Remove a member at the end of a time-out; return the milliseconds until the next attempt if that fails."""
+        """Remove a member at the end of a time-out; return the milliseconds until the next attempt, None on success."""
         member = group.members.get(member_id)
         if member is None:
             return None

@@ -176,7 +176,7 @@ def tombstone(kind: int, group_id: str, name: str = "") -> GroupRecord:
 
 
 def encode(record: GroupRecord, formats: Formats) -> tuple[bytes, bytes | None]:
-    """Return key and value in bytes. Raises: ProtocolError for values that the formats cannot hold."""
+    """Return key and value in bytes, None for a tombstone. Raises: ProtocolError if the formats cannot hold them."""
     key, value = record
     form = formats[key.kind]
     fields = {"GroupId": key.group_id}

@@ -172,7 +172,7 @@ class _Counts:
             self._decided.update((topic.name, count) for topic in subtopology.changelog_topics)
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Return the partition counts of the repartition topics: fixed, or the largest among the writer's inputs."""
+        """Return the counts of repartition topics: fixed, or the largest of the writer's inputs. Raises: KafkaError."""
         found = {
             topic.name: topic.partitions
             for one in self._subtopologies
@@ -228,7 +228,7 @@ class _Counts:
                         heapq.heappush(due, (turn + (reader < number), reader))
 
     def _copartitioned(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of the repartition topics in a group of topics that must have the same."""
+        """Return the counts of the repartition topics among copartitioned ``names``. Raises: TopicProblemError."""
         counts = {name: self.of(name) for name in names}
         repartition = {name: count for name, count in counts.items() if name in self._fixed or name in self._flexible}
         others = {name: count for name, count in counts.items() if name not in repartition}

@@ -79,7 +79,7 @@ class AddPartitionsToTxnManager:
         done: Callable[[PartitionErrors], None],
         again: Callable[[], TransactionPartitions] | None = None,
     ) -> None:
-        """Add the partitions to the transaction, which begins with the first partitions.
+        """Add the partitions to the transaction, which the first addition begins.
 
         Args: ``done``: called once with each partition's error, here or later by the scheduler's thread; it never
         raises. ``again``: returns the partitions of a retry; None: the same partitions.

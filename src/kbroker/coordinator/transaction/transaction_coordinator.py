@@ -199,7 +199,7 @@ class TransactionCoordinator:
     def _begin(
         self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh: Callable[[], int]
     ) -> Producer | Completion:
-        """Return the producer, or the transaction that has to be aborted first."""
+        """Return the producer, or the transaction that must be aborted first. Raises: KafkaError."""
         now_ms = self._clock.wall_ms()
         with self._partition(transactional_id) as partition:
             metadata = partition.transactions.get(transactional_id)
@@ -236,7 +236,7 @@ class TransactionCoordinator:
         places: Collection[TopicPartition],
         client_version: int = TV_2,
     ) -> Mapping[TopicPartition, Errors]:
-        """Add partitions to the producer's transaction, which begins with the first ones; all of them or none."""
+        """Add all of the partitions or none to the producer's transaction, which the first addition begins."""
         try:
             with self._known(transactional_id) as (partition, metadata):
                 if metadata.pending is not None:

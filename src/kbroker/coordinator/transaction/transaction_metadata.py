@@ -207,7 +207,7 @@ class TransactionMetadata:
         )
 
     def prepare_add_partitions(self, added: Collection[TopicPartition], now_ms: int, client_version: int) -> Move:
-        """Prepare the addition of partitions to the transaction, which begins with the first ones."""
+        """Prepare the addition of partitions to the transaction, which the first addition begins."""
         return self._prepare(
             _S.ONGOING,
             partitions=self.partitions.union(added),
@@ -225,7 +225,7 @@ class TransactionMetadata:
     ) -> Move:
         """Prepare the commit or abort of the transaction, before its markers are written.
 
-        Args: ``next_producer_id`` of the producer after the end, -1 to keep its own; ``is_empty``: no transaction was
+        Args: ``next_producer_id``: that of the producer after the end, -1 to keep it; ``is_empty``: no transaction was
         open.
         """
         if self.pending is _S.PREPARE_EPOCH_FENCE and state is _S.PREPARE_ABORT:
@@ -266,7 +266,7 @@ class TransactionMetadata:
         self._prepare(_S.DEAD, partitions=NO_PLACES)
 
     def complete(self, move: Move) -> None:
-        """Apply a move that is in the log."""
+        """Apply a move that is in the log. Raises: RuntimeError if it is not the pending move."""
         if self.pending is not move.state or move.state in (_S.DEAD, _S.PREPARE_EPOCH_FENCE):
             raise self._illegal(f"cannot complete {move}")
         for name, value in zip(Move._fields, move, strict=True):
