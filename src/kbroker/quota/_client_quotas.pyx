@@ -129,7 +129,7 @@ cdef class ClientQuotaManager:
 
         A controller mutation is recorded only if its client is not already over its quota; other values always are.
         Args: value: bytes, percent of a thread, or mutations.
-        Returns: 0 while the quota is kept or none is set; an int32 as in Kafka, so a delay of 25 days or more may be negative.
+        Returns: 0 while the quota is kept or none is set; an int32 as in Kafka: a delay above 24 days may be negative.
         """
         cdef QuotaManager *manager = self.demand()
         cdef int64_t now_ms = checked_time(time_ms, manager.quotas.clock)
