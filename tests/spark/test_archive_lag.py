@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.archive import RecordSchema, archive, parse_records
-from kbroker.spark.tables.delta_table import TableError, describe_table, first_loss
+from kbroker.spark.tables.delta_table import TOPIC, TableError, describe_table, first_loss
+from kbroker.spark.tables.file_reader import read_columns
+from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, write_files
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import REASON, LogSource
 from kbroker.spark.tables.log_schema import arrow_schema
 from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_place import TablePlace
 from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.usage_views.lag import Lag, checkpoint_lag, group_lag, read_checkpoint
 from tests.spark.day import make_day
@@ -110,6 +114,23 @@ def test_json_values_become_columns(
         (1, ["a"], None),
         (6, None, 7),
     ]
+
+
+def test_names_of_growing_numbers_in_values(tmp_path: Path) -> None:
+    """Columns of values with the name of a growing column of the table, but another type, are written as any other."""
+    value = {"time": "noon", "offset": 1.5, "sequence": True, "timestamp": Decimal("2.5"), "time_ms": 7}
+    rows = {
+        "topic": pa.array(["t"]),
+        "partition": pa.array([0], pa.int32()),
+        "offset": pa.array([0], pa.int64()),
+        "timestamp": pa.array([0], pa.timestamp("us", "UTC")),
+        "value": pa.array([value]),
+        EPOCH_HOUR: pa.array([0], pa.int32()),
+        BUCKET: pa.array([0], pa.int32()),
+    }
+    place = TablePlace.of(tmp_path)
+    (files,) = write_files(place, TOPIC, "1", [pa.record_batch(rows)])
+    assert read_columns(place, files["path"].to_pylist(), ["value"]).to_pylist() == [{"value": value}]
 
 
 def test_an_object_is_parsed_once(spark: SparkSession) -> None:

@@ -107,12 +107,13 @@ class _File:
         rows = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             self._stream = self._place.output(self._path)
-            growing = [path for path in _leaves(rows.schema) if path.rpartition(".")[2] in _GROWING]
+            kinds = dict(_leaves(rows.schema))
+            growing = [path for path, kind in kinds.items() if _is_growing(path.rpartition(".")[2], kind)]
             self._writer = pq.ParquetWriter(
                 self._stream,
                 rows.schema,
                 compression="zstd" if rows.num_rows >= ZSTD_ROWS else "snappy",
-                use_dictionary=[path for path in _leaves(rows.schema) if path not in growing],
+                use_dictionary=[path for path in kinds if path not in growing],
                 column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
                 metadata_collector=self._footer,
             )
@@ -137,8 +138,13 @@ class _File:
         }
 
 
-def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
-    """Yield the names that the columns have in a Parquet file."""
+def _is_growing(name: str, kind: Any) -> bool:
+    """Return whether a column is one of _GROWING; in the JSON of an archive, another type may have the same name."""
+    return name in _GROWING and (pa.types.is_int64(kind) or pa.types.is_int32(kind) or pa.types.is_timestamp(kind))
+
+
+def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names that the columns have in a Parquet file, and their types."""
     for one in fields:
         path, kind = f"{above}{one.name}", one.type
         while pa.types.is_list(kind):
@@ -146,7 +152,7 @@ def _leaves(fields: Iterable[Any], above: str = "") -> Iterator[str]:
         if pa.types.is_struct(kind):
             yield from _leaves(kind, f"{path}.")
         else:
-            yield path
+            yield path, kind
 
 
 def statistics(footer: Any, kind: str) -> str:
