@@ -84,6 +84,11 @@ def test_a_message_that_cannot_be_read_is_one_row_that_says_why(value: bytes, wh
     assert (bad["position"], fine["sequence"], fine["reason"]) == (0, 7, None)
 
 
+def test_a_column_that_occurs_twice_ends_no_task() -> None:
+    twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["sequence", "sequence"])
+    assert [row["sequence"] for row in decode((stream(twice), True))] == [2]
+
+
 def test_offsets_that_point_outside_are_refused() -> None:
     """String offsets beyond the data of a batch are rejected, since they would read foreign memory."""
     good = stream(pa.record_batch({"client_id": ["abc"]}))

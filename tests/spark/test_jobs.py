@@ -183,6 +183,25 @@ def test_a_delay_that_no_broker_writes(form: str, spark: SparkSession, day: Day,
     assert [one["delay_served_ms"] for one in throttles(good(parsed)).collect()] == [5]
 
 
+@pytest.mark.parametrize("value", ["Infinity", "NaN", -1e16])
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_a_value_that_no_broker_writes(
+    form: str, value: str | float, spark: SparkSession, day: Day, tmp_path: Path
+) -> None:
+    """A value of a counter that is not finite is rejected: no quota would be sufficient for it."""
+    row = day.rows.filter(pc.greater(pc.list_value_length(day.rows["updates"]), 0)).slice(0, 1).to_pylist()[0]
+    fine, odd = ({**row, "updates": [{**row["updates"][0], "value": one}]} for one in (5.0, float(value)))
+    if form == "arrow":
+        rows = pa.Table.from_pylist([fine, odd], arrow_schema())
+        with pa.ipc.new_stream(tmp_path / "requests.arrows", rows.schema) as file:
+            file.write_table(rows)
+    else:
+        (tmp_path / "requests.jsonl").write_text("".join(f"{to_line(one, OURS)}\n" for one in (fine, odd)))
+    parsed = read_log(spark, LogSource.of_files(tmp_path))
+    assert [one["reason"] for one in rejected(parsed).collect()] == ["a number that is too large"]
+    assert good(parsed).count() == 1
+
+
 @pytest.fixture(scope="module")
 def used(spark: SparkSession, table: Path) -> DataFrame:
     """Return the usage of the day, which one job has computed."""

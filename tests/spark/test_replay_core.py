@@ -1,5 +1,6 @@
 """Replay of tables in one process, compared with the quota managers of a broker."""
 
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.whatif.check import assign_epochs, replay_updates
 from kbroker.spark.whatif.feed import Outcome, Replay
 from kbroker.spark.whatif.quota_set import QuotaSet, Tags
-from kbroker.spark.whatif.sum import second_rows, verdict_rows
+from kbroker.spark.whatif.sum import ClientSums, second_rows, verdict_rows
 from tests.spark.logged import LoggedBroker, logged, traffic
 
 
@@ -123,6 +124,42 @@ def test_rows_without_requests_or_names() -> None:
     rows[4] |= {"principal": None, "client_id": None}
     outcome = Replay(quotas).feed(pa.Table.from_pylist(rows, table.schema))
     assert sum(s["requests"] for s in second_rows(outcome).to_pylist()) == 9
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"time": datetime(9999, 1, 2, tzinfo=timezone.utc)},
+        {"time": datetime(1970, 1, 1, tzinfo=timezone.utc), "send_time_us": 5_000_000},
+        {"send_time_us": 10**18},
+        {"response_queue_time_us": -(10**18)},
+    ],
+    ids=["far in the future", "before 1970", "sent for ages", "a negative time"],
+)
+def test_a_time_that_no_broker_writes(odd: dict[str, Any]) -> None:
+    """A record with an impossible time counts for its own client, and the sums of all others are unaffected."""
+    quotas, broker = QuotaSet(SETS["each client"]), logged(traffic(200, 7), SETS["each client"])
+    rows = [*broker.rows, {**broker.rows[-1], "principal": "User:odd", "updates": [], **odd}]
+    found = []
+    for table in (broker.table(), pa.Table.from_pylist(rows, broker.table().schema)):
+        sums = ClientSums(60)
+        sums.add(Replay(quotas).feed(table))
+        found.append([row for part in sums.end() for row in part.to_pylist()])
+    assert [row for row in found[1] if row["principal"] != "User:odd"] == found[0]
+    assert sum(row["requests"] for row in found[1]) == 201
+
+
+@pytest.mark.parametrize("quota_type", [None, "Later"])
+def test_quota_types_of_another_version_are_not_checked(quota_type: str | None) -> None:
+    """The values and the verdicts of all other types are checked."""
+    quotas, broker = QuotaSet(SETS["each client"]), logged(traffic(1_000, 24), SETS["each client"])
+    rows = broker.rows
+    for row in rows:
+        for name in ("updates", "verdicts"):
+            row[name] = [*row[name], *({**one, "quota_type": quota_type} for one in row[name])]
+    found = replay_updates(broker.table(), quotas).to_pylist()
+    assert delays_of(found) == sorted(broker.delays)
+    assert all(r["delay_ms"] == r["logged_ms"] and not r["unknown"] for r in found)
 
 
 def test_whose_counter_it_is() -> None:

@@ -95,7 +95,7 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
     Raises: pyarrow.ArrowInvalid for a column whose values cannot be converted.
     """
-    found = {name: batch.column(name) for name in batch.schema.names}
+    found = dict(zip(batch.schema.names, batch.columns, strict=True))  # a name may occur twice
     if not found.keys() & set(log_schema.names()):
         raise pa.ArrowInvalid("none of its columns is one of a request log")
     return [fit(found.get(field.name), field.type, batch.num_rows) for field in log_schema.arrow_schema()]

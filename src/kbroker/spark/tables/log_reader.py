@@ -229,10 +229,9 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     columns = [_column(c.name, c.type, c.json, beside).alias(c.name) for c in COLUMNS]
     parsed = found.select(*columns, _reason().alias("reason"), "text", *_ORIGIN)
     timed = F.when(F.col("time").isNull() & F.col("reason").isNull(), F.lit("no time"))
-    before = F.when(F.unix_micros("time") < 0, F.lit("a time before 1970"))
     return parsed.select(
         *log_schema.names(),
-        F.coalesce("reason", timed, before, _impossible()).alias(REASON),
+        F.coalesce("reason", timed, _impossible()).alias(REASON),
         F.rtrim(F.substring("text", 1, MAX_RAW_CHARACTERS), F.lit("\r\n")).alias(RAW),
         *_renamed(),
     )
@@ -274,11 +273,18 @@ def _impossible() -> Column:
         delays = [F.coalesce(verdict[name], zero).cast("double") for name in ("delay_asked_ms", "delay_served_ms")]
         return F.greatest(*map(F.abs, delays)) > MOST_DELAY_MS
 
+    def is_large(update: Column) -> Column:
+        return F.abs(update["value"]) > MOST  # so is NaN to Spark
+
     return (
-        F.when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is not a number above 0, up to 1"))
+        F.when(F.unix_micros("time") < 0, F.lit("a time before 1970"))
+        .when(F.isnan(share) | (share <= 0) | (share > 1), F.lit("a sampling that is not a number above 0, up to 1"))
         .when(times < 1, F.lit("a record that is repeated less than once"))
         .when(F.least(*sizes) < 0, F.lit("a size below 0"))
-        .when((most / share > MOST) | F.exists("verdicts", is_long), F.lit("a number that is too large"))
+        .when(
+            (most / share > MOST) | F.exists("verdicts", is_long) | F.exists("updates", is_large),
+            F.lit("a number that is too large"),
+        )
     )
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 from kbroker.spark.session_kind import parallelism
 from kbroker.spark.whatif._replay import COUNTED, JUDGED, STRICT, Counters
 from kbroker.spark.whatif.feed import Windows
-from kbroker.spark.whatif.quota_set import QuotaSet, Tags
+from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet, Tags
 from kbroker.spark.whatif.read import Array, Log, numbers, tagged, updated
 
 NONE = -(2**62)  # no delay: no verdict, or no value
@@ -193,7 +193,9 @@ class _Recorded:
         updates = tagged(log.table, "updates")
         if updates is not None:
             row, number, tags, field = updates
-            sequence, time_ms, value, checked = updated(field)
+            at = _of_clients(number, tags)
+            row, number = row[at], number[at]
+            sequence, time_ms, value, checked = (column[at] for column in updated(field))
             # Mutations of clients that support error 89 are judged before they count
             is_strict = np.array([tag.quota_type == "ControllerMutation" for tag in tags], bool)[number]
             is_strict &= log.knows_error_89()[row]
@@ -240,8 +242,7 @@ class _Recorded:
         if found is None:
             return
         row, number, tags, field = found
-        of_client = np.array([tag.quota_type != "ConnectionRate" for tag in tags], bool)[number]
-        at = np.flatnonzero(of_client)
+        at = _of_clients(number, tags)
 
         def column(name: str, otherwise: Array | int) -> Array:
             values = field(name)
@@ -366,6 +367,11 @@ class _Recorded:
             "missing": pa.array([0] * len(names), pa.int64()),
         }
         return pa.table(columns, schema=UPDATES_SCHEMA)
+
+
+def _of_clients(number: Array, tags: Sequence[Tags]) -> Array:
+    """Return the elements whose quota type is one of clients: not of connections, and known to this version."""
+    return np.flatnonzero(np.array([tag.quota_type in KEY_OF for tag in tags], bool)[number])
 
 
 def _highest(group: Array, value: Array) -> Array:

@@ -108,7 +108,8 @@ def _by_second(outcome: Outcome) -> tuple[Array, Array, Array]:
     rows = np.flatnonzero(log.api_key >= 0)
     if len(rows) == 0:
         return rows, rows, np.zeros((len(COUNTS) + 1, 0), np.int64)
-    client, second = outcome.client[rows], log.answered_us[rows] // 1_000_000
+    # a time that no broker can have written must not become a part of the client's number in a key
+    client, second = outcome.client[rows], np.clip(log.answered_us[rows] // 1_000_000, 0, _NEVER - 1)
     starts = np.flatnonzero(np.concatenate([[True], (np.diff(client) != 0) | (np.diff(second) != 0)]))
     logged, served = numbers(log.table, "throttle_time_ms")[rows], outcome.served_ms[rows].astype(np.int64)
     values = {
