@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -12,6 +13,7 @@ import pytest
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables import log_files, log_reader
+from kbroker.spark.tables.arrow_log import decode_messages
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_files import SCHEMA, Files, LogFiles, Piece, read_piece
 from kbroker.spark.tables.log_reader import LogSource, read_log
@@ -185,6 +187,32 @@ def test_an_arrow_file_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> Non
     (message,) = read_piece(piece)
     assert message["arrow"].to_pylist() == [True]
     assert pa.ipc.open_stream(message["value"][0].as_buffer()).read_all()["sequence"].to_pylist() == [5, 6]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_damaged_batch_in_an_arrow_file_is_one_rejected_record(tmp_path: Path, is_packed: bool) -> None:
+    """The offsets of a list point far behind its elements, with which Arrow ends the process; other batches are read."""
+    log = tmp_path / "requests-1.arrows"
+    update = {"quota_type": "Produce", "user": "", "client_id": "a", "value": 1.0}
+    batches = [
+        pa.RecordBatch.from_pylist([{"sequence": n, "updates": [update] * (77 + n)}] * 2) for n in (1, 2, 3)
+    ]  # fmt: skip
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if is_packed else None)
+    with pa.OSFile(str(log), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    whole = log.read_bytes()
+    offsets = struct.pack("<iii", 0, 79, 158)
+    damaged = struct.pack("<iii", 1 << 30, 1 << 30, 1 << 30)
+    assert whole.count(offsets) == 1
+    log.write_bytes(whole.replace(offsets, damaged))
+    found = files(tmp_path)
+    end = found.ends({}, None)
+    assert list(end.values()) == [3]
+    (piece,) = found.pieces({}, end)
+    rows = [row for batch in decode_messages(read_piece(piece)) for row in batch.to_pylist()]
+    assert [(row["sequence"], row["position"]) for row in rows] == [(1, 0), (1, 0), (None, 1), (3, 2), (3, 2)]
+    assert [row["reason"] is None for row in rows] == [True, True, False, True, True]
 
 
 def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) -> None:

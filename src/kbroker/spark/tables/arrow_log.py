@@ -56,9 +56,9 @@ def _decode(message: Any) -> Iterator[Any]:
         with pa.ipc.open_stream(message["value"][0].as_buffer()) as stream:
             tables = []
             for batch in stream:
+                batch.validate(full=True)  # untrusted input: offsets must be within the data, even for `nbytes`
                 if batch.nbytes > MAX_BATCH_BYTES:
                     raise pa.ArrowInvalid(f"{batch.nbytes} bytes in one batch")
-                batch.validate(full=True)  # untrusted input: offsets must be within the data
                 tables.append(conform(batch))
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = f"no Arrow stream of this log: {' '.join(str(error).split())[:200]}"

@@ -223,9 +223,9 @@ def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force:
 def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
     """Return the number of whole batches of a stream file within `budget` bytes beyond `begin`, and their bytes."""
     number = taken = 0
-    for number, batch in enumerate(_open_batches(file), 1):
+    for number, (_, batch) in enumerate(_open_batches(file), 1):
         if number > begin:
-            taken += batch.nbytes
+            taken += batch.body.size
             if budget is not None and taken >= budget:
                 break
     if number < begin:
@@ -244,13 +244,22 @@ def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
     )
 
 
-def _open_batches(file: LogFile) -> Iterator[pa.RecordBatch]:
-    """Yield the whole batches of a stream file; stop at a partially written one."""
+def _open_batches(file: LogFile) -> Iterator[tuple[bytes, Any]]:
+    """Yield the messages of the whole batches of a stream file, each with the schema and the dictionaries before it.
+
+    It stops at a partially written one. The content of a batch is not read: it may be damaged, and Arrow ends the process
+    if it uses such a batch without a validation.
+    """
     with file.open_arrow() as opened:
+        before = b""
         try:
-            reader = pa.ipc.open_stream(opened)
+            reader = pa.ipc.MessageReader.open_stream(opened)
             while True:
-                yield reader.read_next_batch()
+                message = reader.read_next_message()
+                if message.type == "record batch":
+                    yield before, message
+                else:
+                    before += message.serialize().to_pybytes()
         except (StopIteration, pa.ArrowInvalid):
             return
         except OSError:
@@ -343,15 +352,12 @@ def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
 
 def _read_arrow(log: LogFile, piece: Piece) -> Iterator[pa.RecordBatch]:
     found = 0
-    for number, batch in enumerate(_open_batches(log)):
+    for number, (before, batch) in enumerate(_open_batches(log)):
         if number >= piece.end:
             return
         found = number + 1
         if number >= piece.begin:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            value = pa.array([before + batch.serialize().to_pybytes()], pa.binary())
             yield _batch(value, pa.array([True]), pa.array([log.name]), pa.array([number]))
     if found < piece.end:
         raise _too_short(log, f"batch {found}", f"batch {piece.end}")
