@@ -301,7 +301,7 @@ cdef tuple batches_append(TopicBatches *batches, object logs):
     cdef PartitionLog log
     memset(&sum, 0, sizeof(sum))
     for i in range(batches.partition_count):
-        log = logs[i] if i < len(logs) else None
+        log = logs[i % len(logs)] if logs else None     # created again, the topic may have fewer partitions
         partition = NULL
         if log is not None and log.partition != NULL:
             partition = partition_retain(log.partition)

@@ -61,7 +61,7 @@ class ArrowForm:
         for number, rows, time_ms, batch in made:
             value = self.begin + batch + ARROW_END
             data = build_batch([Record(None, value, time_ms, HEADERS)])
-            log = logs[number] if number < len(logs) else None
+            log = logs[number % len(logs)] if logs else None  # created again, the topic may have fewer partitions
             try:
                 error = "the partition cannot be used" if log is None else _append(log, data)
             except ValueError as closed:

@@ -20,6 +20,7 @@ from kbroker.common.rolling_files import RollingFiles
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import columns
 from kbroker.request_log._json_lines import JsonLines
+from kbroker.request_log.arrow_form import ArrowForm
 from kbroker.request_log.writer import RequestLogWriter
 from tests.support.closing import close_at_end
 from tests.support.errors import raising
@@ -191,6 +192,20 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(bench: Bench, caplog
     writer.flush()
     assert [record["sequence"] for _, record in rows(logs[0])] == [4]
     assert "cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("form", [JsonLines, ArrowForm])
+def test_a_topic_that_was_created_again_with_fewer_partitions(bench: Bench, form: Any) -> None:
+    """The records of the missing partitions are in the others, those of a client in one."""
+    more = {"compression": "none"} if form is ArrowForm else {}
+    made = form(7, NAMES, partitions=5, wants_lines=False, **more)
+    logs = [memory_log("log", number, bench.clock) for number in range(2)]
+    writer = RequestLogWriter(bench.core, getattr(made, "columns", made), made, bench.clock, None, lambda: logs)
+    for number in range(40):
+        bench.connect(b"User:u%d" % number).record()
+    writer.flush()
+    assert (writer.written, writer.dropped) == (40, 0)
+    assert all(log.log_end_offset > 0 for log in logs)
 
 
 def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
