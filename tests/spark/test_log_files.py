@@ -191,7 +191,7 @@ def test_an_arrow_file_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_damaged_batch_in_an_arrow_file_is_one_rejected_record(tmp_path: Path, is_packed: bool) -> None:
-    """The offsets of a list point far behind its elements, with which Arrow ends the process; other batches are read."""
+    """Offsets of a list far behind its elements, with which Arrow ends the process; other batches are read."""
     log = tmp_path / "requests-1.arrows"
     update = {"quota_type": "Produce", "user": "", "client_id": "a", "value": 1.0}
     batches = [

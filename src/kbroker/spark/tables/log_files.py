@@ -247,8 +247,8 @@ def _shrunk(file: LogFile, has: str, read: str) -> PipelineError:
 def _open_batches(file: LogFile) -> Iterator[tuple[bytes, Any]]:
     """Yield the messages of the whole batches of a stream file, each with the schema and the dictionaries before it.
 
-    It stops at a partially written one. The content of a batch is not read: it may be damaged, and Arrow ends the process
-    if it uses such a batch without a validation.
+    It stops at a partially written one. The content of a batch is not read: it may be damaged, and Arrow ends the
+    process if it uses such a batch without a validation.
     """
     with file.open_arrow() as opened:
         before = b""
