@@ -131,3 +131,41 @@ def test_cut_bytes_are_on_disk_before_the_segment_is_replaced(tmp_path: Path, mo
     size_bytes = segment.stat().st_size // 2
     verify(tmp_path, repair=True)
     assert synced[:2] == [(size_bytes, True), (size_bytes, False)]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("position", [-1, 70], ids=["last batch", "whole segment"])
+def test_offsets_after_the_last_batch_are_not_used_again(tmp_path: Path, position: int, is_compacted: bool) -> None:
+    """A consumer that has read the damaged records of the last segment must not take later ones for them."""
+    manager, _ = start(tmp_path)
+    for i in range(4):
+        append(manager, NOW_MS + i // 2 * 60_000)
+    if is_compacted:
+        manager.cleaner._note(("orders", 0), 0)
+    manager.close()
+    segments = sorted((tmp_path / "orders-0").glob("*.log"))
+    assert [int(one.stem) for one in segments] == [0, 2]
+    flip(segments[1], position)
+    if position >= 0:
+        flip(segments[1], -1)
+    first = 3 if position < 0 else 2
+    found = verify(tmp_path, repair=True)
+    assert (f"offsets {first} to 3 are missing", "an empty batch fills the gap") in [
+        (f.problem, f.repair) for f in found
+    ]
+    assert verify(tmp_path) == []
+    manager, report = start(tmp_path)
+    assert (report.damaged, report.lost_offsets) == ({}, 0)
+    assert append(manager, NOW_MS + 60_000) == (0, 4)
+    assert manager.partition("orders", 0).read(4).error == 0
+    manager.close()
+
+
+def test_a_gap_between_batches_of_a_compacted_partition_is_no_fault(tmp_path: Path) -> None:
+    manager, _ = start(tmp_path)
+    for i in range(3):
+        append(manager, NOW_MS + i * 60_000)
+    manager.cleaner._note(("orders", 0), 0)
+    manager.close()
+    (tmp_path / "orders-0" / f"{1:020}.log").unlink()
+    assert verify(tmp_path) == verify(tmp_path, repair=True) == []

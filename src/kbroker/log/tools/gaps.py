@@ -21,23 +21,30 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that no batch has; their batch is missing at byte ``position`` of the segment."""
+    """Offsets that no batch has; their batch is missing at byte ``position`` of the segment.
+
+    ``is_tail``: no batch of the log follows.
+    """
 
     position: int
     first_offset: int
     last_offset: int
     leader_epoch: int
+    is_tail: bool = False
 
 
-def find_gaps(segments: list[Path]) -> Iterator[tuple[Path, list[Gap]]]:
+def find_gaps(segments: list[Path], log_end: int) -> Iterator[tuple[Path, list[Gap]]]:
     """Yield each segment with gaps, and the gaps up to the next segment's base; the segments are in order.
 
     A damaged segment is left out, since its gaps are unknown until it is cut.
+
+    Args: ``log_end``: offset up to which the last segment is known to have had batches.
     """
     epoch = 0
     for i, segment in enumerate(segments):
         base = int(segment.stem)
-        end = int(segments[i + 1].stem) if i + 1 < len(segments) else -1
+        is_last = i + 1 == len(segments)
+        end = log_end if is_last else int(segments[i + 1].stem)
         found: list[Gap] = []
         next_offset, position = base, 0
         try:
@@ -54,7 +61,7 @@ def find_gaps(segments: list[Path]) -> Iterator[tuple[Path, list[Gap]]]:
         except DamagedBatch:
             continue
         if next_offset < end:
-            found.append(Gap(position, next_offset, end - 1, epoch))
+            found.append(Gap(position, next_offset, end - 1, epoch, is_last))
         if found:
             yield segment, found
 

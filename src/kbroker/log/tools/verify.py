@@ -58,7 +58,8 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     With ``repair`` damaged bytes are cut out of segments (and kept as ``<segment>.<position>.damaged`` files), the
     segment's indexes are removed and rebuilt by the next start, and damaged snapshots, indexes and checkpoints are
     removed. All undamaged batches stay, even those after the damage. An empty batch, like those of compaction, replaces
-    missing offsets; partitions that were compacted may have gaps. The metadata log is not repaired.
+    missing offsets, so that none is used again; partitions that were compacted may have gaps between batches. The
+    metadata log is not repaired.
 
     Raises: NotADirectoryError; UserError, for a folder of another kind; FolderLockedError, when a broker uses the
     folder and ``repair`` is set; OSError.
@@ -167,15 +168,21 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
 
 def _lost_segments(folder: Path) -> list[Finding]:
     """Report a partition without a segment that had records by the checkpoints of its data folder."""
+    end = _known_end(folder)
+    way_out = "restore them from a copy, as no repair can; otherwise the next start begins an empty log"
+    problem = f"expected segments with the records before offset {end}, found none; {way_out}"
+    return [Finding(folder, 0, 0, 0, problem)] if end > 0 else []
+
+
+def _known_end(folder: Path) -> int:
+    """Return the offset up to which a partition had records by the checkpoints of its data folder."""
     name = PARTITION.match(folder.name)
     end = 0
     for file in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
         with suppress(checkpoints.CorruptFileError):  # reported with the other checkpoints
             offsets = checkpoints.offset_checkpoint(folder.parent / file).read()
             end = max(end, offsets.get((name["topic"], int(name["partition"])), 0) if name is not None else 0)
-    way_out = "restore them from a copy, as no repair can; otherwise the next start begins an empty log"
-    problem = f"expected segments with the records before offset {end}, found none; {way_out}"
-    return [Finding(folder, 0, 0, 0, problem)] if end > 0 else []
+    return end
 
 
 def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding]:
@@ -188,19 +195,19 @@ def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding
 
 
 def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
-    """Report, or fill, the gaps between batches of a partition that was not compacted."""
+    """Report, or fill, the gaps: of a partition that was compacted, only the one after its last batch."""
     name = PARTITION.match(folder.name)
     cleaned = checkpoints.offset_checkpoint(folder.parent / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     try:
         was_compacted = name is None or (name["topic"], int(name["partition"])) in cleaned.read()
     except checkpoints.CorruptFileError:  # reported with the other checkpoints
         was_compacted = True
-    if was_compacted:
-        return []
     findings = []
-    for segment, found in gaps.find_gaps(sorted(p for p in folder.iterdir() if SEGMENT.match(p.name))):
+    end = _known_end(folder)  # read first: a broker may append meanwhile
+    for segment, every in gaps.find_gaps(sorted(p for p in folder.iterdir() if SEGMENT.match(p.name)), end):
+        found = [gap for gap in every if gap.is_tail] if was_compacted else every
         done = False
-        if repair:
+        if repair and found:
             for suffix in (".index", ".timeindex"):
                 segment.with_suffix(suffix).unlink(missing_ok=True)
             done = gaps.fill_gaps(segment, found)
