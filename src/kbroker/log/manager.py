@@ -144,8 +144,7 @@ class LogManager:
             log_dir = hosted.log_dir
             report.note_lost(key, hosted.log, -1 if log_dir is None else log_dir.high_watermarks.offsets.get(key, -1))
         self.lost_offsets = report.lost_offsets
-        for key in self.tasks.forget_missing():
-            self.cleaner.forget(key)
+        self.cleaner.forget(self.tasks.forget_missing())
         # a clean stop must not hide partitions that this start could not read: the next start checks again
         self._unsound = {self._hosted[key].log_dir for key in report.damaged}
         self._unsound |= {d for d in self._dirs for key in report.failures if len(self._paths) == 1 or d.holds(key)}
@@ -303,7 +302,7 @@ class LogManager:
             is_own = belongs_to(folder, topic_id)
             if is_known and not is_own and topic_of(folder) not in (None, topic_id):  # it belongs to a deleted topic
                 self.tasks.forget_former(log_dir, key)
-                self.cleaner.forget(key)
+                self.cleaner.forget([key])
             if is_known or is_own:
                 recovery_point = max(0, log_dir.recovery_points.offsets.get(key, 0))
                 log_start = max(0, log_dir.log_starts.offsets.get(key, 0))
@@ -461,8 +460,8 @@ class LogManager:
                 self._take_out(key)
             except KafkaError as e:
                 failure = e
-            self.cleaner.forget(key)
             self._away.discard(key)
+        self.cleaner.forget(keys)
         self._unforgotten.update(key for key in keys if key not in self._hosted)
         if is_last:
             forgotten, self._unforgotten = self._unforgotten, set()

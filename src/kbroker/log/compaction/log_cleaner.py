@@ -240,11 +240,11 @@ class LogCleaner:
         with self._lock:
             return self._cleaned.get(key)
 
-    def forget(self, key: TopicPartition) -> None:
-        """Remove the state and the cleaner offset of a deleted partition."""
+    def forget(self, keys: Collection[TopicPartition]) -> None:
+        """Remove deleted partitions, and write the cleaner offsets without them."""
         with self._lock:
-            self._uncleanable.discard(key)
-            known = self._cleaned.pop(key, None) is not None
+            self._uncleanable.difference_update(keys)
+            known = [key for key in keys if self._cleaned.pop(key, None) is not None]
         if known:
             self.write_offsets()
 

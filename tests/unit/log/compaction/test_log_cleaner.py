@@ -189,6 +189,17 @@ def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
     assert checkpoints.offset_checkpoint(tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT).read() == {}
 
 
+def test_partitions_of_a_deleted_topic_are_forgotten_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is written once, not once for each partition."""
+    cleaner = bench.manager.cleaner
+    for index in range(3):
+        cleaner._note(("few", index), 0)
+    written: list[object] = []
+    monkeypatch.setattr(cleaner, "write_offsets", lambda: written.append(cleaner.cleaned_offsets()))
+    bench.manager.delete_topics({"few": range(3)})
+    assert written == [{}]
+
+
 def test_both_policies(bench: Bench) -> None:
     """With policy compact,delete the cleaner applies retention too."""
     fill(bench.log("both"), NOW_MS, NOW_MS)
