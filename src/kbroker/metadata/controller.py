@@ -239,10 +239,10 @@ class Controller:
 
     def _plan(self, change: _Change, image: MetadataImage) -> None:
         """Set the records of a change to this image, the resulting image and the delta, or the error."""
+        change.image = image
         try:
             if self._failure:
                 raise OutcomeUnknownError(self._failure)
-            change.image = image
             change.records = change.plan(image)
             if not change.records:
                 return
