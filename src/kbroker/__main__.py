@@ -6,14 +6,14 @@ import _signal  # type: ignore[import-not-found]  # in the interpreter; `signal`
 import os
 import sys
 
-TYPE_CHECKING = False  # that of `typing`, which takes milliseconds to load
+TYPE_CHECKING = False  # in place of the one of `typing`, which takes milliseconds to load
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
 
 def _leave(number: int, frame: object) -> None:
-    """End by the signal's default action; process 1 of a container, which ignores it, exits with the same status."""
+    """End by the signal's default action; if it has no effect (process 1 of a container), exit with the same status."""
     _signal.signal(number, _signal.SIG_DFL)
     _signal.raise_signal(number)
     os._exit(128 + number)
@@ -26,7 +26,7 @@ def leave_on(number: int) -> None:
 
 
 if __name__ == "__main__" or "".join(sys.argv[:1]).endswith(("kbroker", "kbroker.exe", "-m")):
-    leave_on(_signal.SIGINT)  # now: a program that imports this has steps left before it calls main
+    leave_on(_signal.SIGINT)  # now: the script that imports this module calls main only after further steps
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     leave_on(_signal.SIGINT)
     leave_on(_signal.SIGTERM)
     _open_closed_streams()
-    if getattr(sys.stdout, "errors", "") == "strict":  # names and paths need not be UTF-8: as standard error has them
+    if getattr(sys.stdout, "errors", "") == "strict":  # names and paths need not be UTF-8; as on standard error
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
@@ -46,7 +46,7 @@ def main() -> None:
 def _open_closed_streams() -> None:
     """Open the null device in place of standard streams that are closed (`>&-`).
 
-    They are None, and the next files and connections would get their descriptors.
+    A closed stream is None, and the next file or connection would get its descriptor.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -57,7 +57,7 @@ def _serve(words: list[str]) -> None:
     """Run a broker and exit; return if only the full command line can handle the words: help, errors."""
     import gc
 
-    gc.disable()  # nothing that is loaded now is garbage: scanning it took a tenth of the start
+    gc.disable()  # nothing that is loaded during a start is garbage: scanning it took a tenth of the start
     from kbroker import serving
 
     options = serving.plain_options(words)

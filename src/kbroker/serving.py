@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
-STDERR = 2  # the descriptor
+STDERR = 2  # its descriptor
 
 
 class ServeError(Exception):
@@ -61,7 +61,7 @@ class Options(NamedTuple):
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Read the words after `serve`; None if they need the full parser: help, mistakes, short forms."""
+    """Return the options in the words after `serve`; None if they need the full parser: help, mistakes, short forms."""
     values: dict[str, list[str]] = {"--listener": [], "--data-dir": [], "--config": [], "--set": []}
     in_memory = False
     named: list[str] = []  # files without --config
@@ -114,7 +114,7 @@ def serve(
     Raises: OptionError; ServeError.
     """
     loggers.write_lines()
-    if sys.platform != "win32":  # as the JVM does: `kill -3` ends no broker, and shows one that is stuck, too
+    if sys.platform != "win32":  # as the JVM does: `kill -3` does not end a broker, and works on a stuck one
         faulthandler.register(signal.SIGQUIT, file=STDERR)
     try:
         with StopSignals() as stop:
@@ -124,7 +124,7 @@ def serve(
             raise
         raise ServeError(more_open_files(), START_STATUS) from None
     if not was_ready and stop.number is not None:
-        signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
+        signal.raise_signal(stop.number)  # for the exit status of a program that the signal has ended
 
 
 def ready_line(broker: Broker | EmbeddedCluster) -> str:
@@ -133,7 +133,7 @@ def ready_line(broker: Broker | EmbeddedCluster) -> str:
 
 
 def properties_of(options: Options) -> dict[str, str]:
-    """The settings of a broker; later sources win: file, environment, options, ``--set``.
+    """Return the settings of a broker; later sources win: file, environment, options, ``--set``.
 
     Raises: OptionError.
     """
@@ -154,7 +154,7 @@ def properties_of(options: Options) -> dict[str, str]:
 
 
 def _check_names(settings: Mapping[str, str]) -> None:
-    """Refuse a misspelled name of ``--set``; in a file and in the environment the broker warns of unknown names."""
+    """Refuse a misspelled name in ``--set``; the broker only warns of unknown names in a file or the environment."""
     from kbroker.common.configs.config import check_broker_names
     from kbroker.common.configs.config_def import ConfigError
 
@@ -192,7 +192,7 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
 def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Broker], Iterable[str]]) -> bool:
     """Start, print the lines of a ready broker, wait, stop; return whether it was ready.
 
-    A signal before that ends the start.
+    A signal during the start ends it.
     """
     from kbroker._core import process_memory
     from kbroker.broker import Broker, BrokerStartError, StartCancelled
@@ -237,7 +237,7 @@ def _run(properties: dict[str, str], stop: StopSignals, describe: Callable[[Brok
         if was_ready:
             lines = [*(describe(first) if broker is first else [ready_line(broker)])]
             _print_ready([*lines, f"kbroker {control.describe()}"] if control is not None else lines)
-            if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
+            if not gc.isenabled():  # all loaded objects stay: the collector need not visit them
                 gc.freeze()
                 gc.enable()
             process_memory.release_free_memory()  # half a MiB that only the start needed

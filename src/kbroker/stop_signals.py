@@ -25,9 +25,9 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        #: The first signal that arrived; None before, and if `ask` was called first.
+        #: Number of the first signal that arrived; None before.
         self.number: int | None = None
-        #: Called in the main thread when the first signal comes; its effect must be safe between any two instructions.
+        #: Called in the main thread when the first signal arrives; it must be safe between any two instructions.
         self.on_first: Callable[[], object] | None = None
         self._is_asked = False
         self._read_fd = self._write_fd = self._wakeup_before = -1
@@ -53,7 +53,7 @@ class StopSignals:
             return
         ending = {_ASKED, *self._before}
         while ending.isdisjoint(os.read(self._read_fd, 64)):
-            pass  # a signal that another handler owns
+            pass  # the signal of another handler
 
     def __enter__(self) -> "StopSignals":
         self._read_fd, self._write_fd = os.pipe()
@@ -67,7 +67,7 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        with self._lock:  # a broker may fail during its stop, and the number may belong to another file then
+        with self._lock:  # a broker may call `ask` even later, when the number may belong to another file
             os.close(self._read_fd)
             os.close(self._write_fd)
             self._write_fd = -1
@@ -83,7 +83,7 @@ class StopSignals:
 
 
 def _stop_signals() -> list[signal.Signals]:
-    """SIGTERM, SIGINT, SIGHUP unless nohup has set it to be ignored, Ctrl-Break on Windows."""
+    """Return SIGTERM, SIGINT, SIGHUP unless it is ignored (nohup), and Ctrl-Break on Windows."""
     found = [signal.SIGTERM, signal.SIGINT]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         found.append(signal.SIGHUP)

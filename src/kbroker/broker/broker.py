@@ -45,15 +45,15 @@ __all__ = ["Broker", "BrokerStartError", "StartCancelled"]
 
 logger = get_logger(__name__)
 
-#: Descriptors for the standard streams, signals, folder lock, metadata, the minimum of open segments, and temporary
-#: ones during a start.
+#: Number of descriptors for the standard streams, signals, folder locks, metadata, the minimum of open segments, and
+#: temporary files of a start.
 FILES_NEEDED = 40
-#: Descriptors of a listener: its socket, and the selector of its acceptor with the wake-up descriptor.
+#: Number of descriptors of a listener: its socket, and the selector of its acceptor with the wake-up descriptor.
 DESCRIPTORS_OF_LISTENER = 3
-#: Descriptors of a network thread: its selector and the wake-up descriptor.
+#: Number of descriptors of a network thread: its selector and the wake-up descriptor.
 DESCRIPTORS_OF_NETWORK_THREAD = 2
 START_FAILURES = (OSError, RuntimeError, ValueError, KafkaError, OutcomeUnknownError)
-DISK_ERRORS = {os.strerror(number) for number in (*FULL, errno.EIO)}  # texts without a context
+DISK_ERRORS = {os.strerror(number) for number in (*FULL, errno.EIO)}  # texts of errors that name no file
 NO_THREAD = "can't start new thread"  # text of the interpreter's RuntimeError
 
 
@@ -156,7 +156,7 @@ class Broker:
                 self._starting = None
 
     def join(self, storage: BrokerStorage) -> None:
-        """Make this broker a node of an embedded cluster that uses its storage, from the next start on."""
+        """Make this broker a node of the embedded cluster that owns ``storage``, from the next start on."""
         with self._state_lock:
             self._storage = storage
 
@@ -183,7 +183,7 @@ class Broker:
                 parts.stop()
 
     def _fail(self, reason: str) -> None:
-        """Stop, in another thread: the failure was found by a thread that the stop waits for."""
+        """Store the reason, and stop in another thread: the stop waits for the thread that found the failure."""
         self.failure = reason
         new_thread("broker-failure", self.on_failure or self.stop).start()
 
@@ -191,7 +191,7 @@ class Broker:
         """Serve pages below a path of the HTTP port (``kbroker.metrics.listener``) from the next start on.
 
         Args: ``path``, such as /console; ``load`` returns the server of the pages, given the port's access check. It is
-        called at the first request for a page after each start, and the server's ``close`` when the broker stops.
+        called at the first request for a page after each start; the server's ``close`` is called when the broker stops.
         """
         with self._state_lock:
             self._mounts[path] = load
@@ -244,12 +244,12 @@ class Broker:
 
     @property
     def waiting_fetches(self) -> int:
-        """Fetches that wait for records or for their time to end."""
+        """Number of fetches that wait for records or for the end of their time."""
         return self._running().parts.native_apis.waiting_fetches
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """Id of the cluster. Raises: RuntimeError if the broker does not run."""
         return self._running().ctx.cluster_id
 
     @property
@@ -286,13 +286,13 @@ class Broker:
 
     @property
     def quota_explainer(self) -> QuotaExplainer:
-        """Explainer of the quotas that apply to a client. Schema: docs/explain.md. Raises: RuntimeError."""
+        """Explainer of the quotas that apply to a client. Schema: docs/explain.md."""
         return self._running().quota_explainer()
 
     def xray(self, limit: int = 100) -> dict[str, Any]:
         """Return a snapshot of the broker's activity, taken without stopping a thread. Schema: docs/xray.md.
 
-        Args: ``limit``: connections, and operations of each purgatory, that are shown, the most urgent; 1 to 10000.
+        Args: ``limit``: maximum number of connections, and of operations per purgatory, the most urgent; 1 to 10000.
         Raises: ValueError for another limit; RuntimeError if the broker does not run.
         """
         return self._running().xray().snapshot(limit)
@@ -303,7 +303,7 @@ class Broker:
         return self._serving().ctx
 
     def describe(self) -> str:
-        """Describe the broker in one line: addresses, node, cluster, place of the data."""
+        """Describe the broker in one line: addresses, node, cluster, place of the data, URL of the metrics."""
         parts = self._running()
         addresses = ", ".join(f"{name}://{host_port(*address)}" for name, address in parts.ctx.endpoints.items())
         data = "in memory" if parts.in_memory else f"data in {', '.join(map(os.path.abspath, self.config.log_dirs))}"

@@ -39,9 +39,9 @@ logger = get_logger(__name__)
 class NodeLife(ABC):
     """Metadata of a node from its start to its stop; the methods are in the order in which the broker calls them.
 
-    ``logs``: of the partitions that the node hosts. ``features``: the ranges of levels that the node supports, None if
-    they are those of a controller. The steps that are not abstract have no effect for a node whose controller is in
-    its process.
+    ``logs``: the logs of the partitions that the node hosts. ``features``: the ranges of levels that the node supports,
+    None for those of a controller. The steps that are not abstract have no effect for a node whose controller is in its
+    process.
     """
 
     controller: Controller
@@ -72,7 +72,7 @@ class NodeLife(ABC):
 class BrokerMetadata(NodeLife):
     """The metadata of a broker, and its controller.
 
-    Args: ``logs``: its folders are locked; ``on_failure``: called with the reason when the broker must stop.
+    Args: ``logs``, with locked folders; ``on_failure``: called with the reason when the broker must stop.
     Raises: MetadataLogError, UnservableMetadataError, KafkaError, OSError: the metadata cannot be served.
     Threads: one at a time; ``controller`` from any.
     """
@@ -106,7 +106,7 @@ class BrokerMetadata(NodeLife):
 
     def _warn_of_unnamed_folders(self, image: MetadataImage) -> None:
         """Warn of partitions that begin empty because log.dirs no longer names their folder."""
-        if self._logs.offline_dirs:  # partitions without a folder then stay offline
+        if self._logs.offline_dirs:  # partitions without a folder stay offline
             return
         empty = [
             f"{name}-{index}"
@@ -129,7 +129,7 @@ class BrokerMetadata(NodeLife):
         self._logs.broker_epoch = controller.image.brokers[config.node_id].epoch
 
     def fence(self) -> None:
-        """Store that the broker stops, so that a controller of Apache Kafka registers it again at once."""
+        """Store that the broker is fenced, so that a controller of Apache Kafka registers it again at once."""
         fence_node(self.controller, self._config.node_id)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ def register_node(
 
 
 def fence_node(controller: Controller, node_id: int) -> None:
-    """Store that a node stops; no effect if it is fenced."""
+    """Store that a node is fenced; no effect if it already is. A failure is logged."""
     try:
         controller.change(lambda image: fencing_records(image, image.level, node_id), frees_space=True)
     except (KafkaError, OutcomeUnknownError) as error:  # a later controller waits for the end of the session

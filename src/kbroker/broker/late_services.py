@@ -1,4 +1,4 @@
-"""Coordinators, share partitions and client telemetry, which their first users start, and whose modules they import."""
+"""Services that start, and import their modules, at their first use: coordinators, share partitions, telemetry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = get_logger(__name__)
 
 
 def offer_coordinators(ctx: ApiContext, scheduler: Scheduler, signal: KeySignal) -> None:
-    """Make the first requests about them start the coordinators and the share partitions."""
+    """Arrange that the coordinators and the share partitions start at the first requests about them."""
     ctx.group_service = LateService(partial(_start_groups, ctx, scheduler))
     ctx.transaction_service = LateService(partial(_start_transactions, ctx))
     ctx.share_service = LateService(partial(_start_share, ctx, scheduler))
@@ -39,7 +39,7 @@ def offer_telemetry(ctx: ApiContext, scheduler: Scheduler, connections: ClosedCo
     """Start client telemetry now if its metrics are written or forwarded, else at its first request.
 
     Args: ``connections`` reports the watched connections that were closed.
-    Raises: ConfigError if a setting cannot be met.
+    Raises: ConfigError if metrics must be written or forwarded, and opentelemetry-proto is not installed.
     """
     is_eager = False
     for name in (LOG_DIR, ENDPOINT):

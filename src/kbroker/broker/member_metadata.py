@@ -98,7 +98,7 @@ class MemberMetadata(NodeLife):
         self.member.shut_down(self._timeout_s)
 
     def fence(self) -> None:
-        """End the session with the controller, which fences this broker after its time-out."""
+        """End the session with the controller, which fences this broker after the session's time-out."""
         self.member.end(self._timeout_s)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class MemberMetadata(NodeLife):
 
 
 def check_formatted(config: BrokerConfig) -> None:
-    """Refuse a folder of the metadata log that was not formatted: a member gets its cluster from it.
+    """Refuse a folder of the metadata log that is not formatted: a member reads its cluster id there.
 
     Raises: MetadataLogError.
     """

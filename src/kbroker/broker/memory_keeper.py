@@ -1,6 +1,6 @@
 """Return of memory to the system after a burst of large requests.
 
-The memory of large requests is in the allocator's arenas, and glibc returns the end of an arena only: one small block
+The memory of large requests is in the allocator's arenas, and glibc returns only the end of an arena: one small block
 above it keeps megabytes. Up to 4 MiB at the end stay too, in each thread's arena, since returning them at every request
 would cost the next one page faults, as would an M_MMAP_THRESHOLD below 1 MiB. A trim returns all free memory:
 60 MiB take 2 to 7 ms, also from 16 arenas; under a steady load, or above the idle level, there is about one a minute.
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from kbroker._core import process_memory
 
 LOOK_EVERY_MS = 5_000
-#: A smaller change is not worth a scan of the arenas.
+#: The minimum change of the resident memory, in bytes, that is worth a scan of the arenas.
 GROWN_BYTES = 4 << 20
-#: Under a steady load returned memory is allocated again: each such time more checks are skipped, up to this many.
+#: Maximum number of checks skipped after a trim, reached under a steady load, which allocates returned memory again.
 MOST_LEFT_OUT = 11
 
 
 class MemoryKeeper:
     """Release of the allocator's free memory when the resident memory of the process has changed much.
 
-    Args: ``resident_bytes`` measures it, ``release`` trims it. Threads: ``look`` on one at a time.
+    Args: ``resident_bytes`` measures it, ``release`` trims it. Threads: one at a time calls ``look``.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MemoryKeeper:
         self._leave_out = 0
 
     def look(self) -> None:
-        """Trim after a change by GROWN_BYTES since the last time, in either direction: memory may be free only now.
+        """Trim after a change by GROWN_BYTES since the last trim, in either direction: memory may be free only now.
 
         Without a change, trim at the first look and then once a minute while the resident memory is GROWN_BYTES above
         the minimum that was found: memory that was in use at the last trim may have become free inside the arenas,

@@ -27,7 +27,7 @@ class NodeEndpoints:
         return delta.changes_brokers
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Pass the addresses after a change."""
+        """Pass the addresses of the image to the native handlers."""
         self._set(image)
 
     def _set(self, image: MetadataImage) -> None:
@@ -37,7 +37,7 @@ class NodeEndpoints:
 
 
 def tagged_section(brokers: Iterable[BrokerRegistration], listener: str) -> bytes:
-    """Return the tagged section of a Produce or Fetch response with the addresses of nodes at a listener."""
+    """Return the tagged section of a Produce or Fetch response with the nodes that have this listener."""
     rows = []
     for broker in brokers:
         at = broker.listeners.get(listener)
@@ -54,7 +54,7 @@ def _text(text: str | None) -> bytes:
 
 
 def _length(number: int) -> bytes:
-    """Return an unsigned varint."""
+    """Return the number as an unsigned varint."""
     data = bytearray()
     while number > 127:
         data.append(number & 127 | 128)

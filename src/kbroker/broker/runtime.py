@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
-#: network thread, and ApiVersions per second fall to 0.8 times.
+#: Number of native handlers kept awake under load; a backlog wakes more. On two cores a second handler only takes turns
+#: with the network thread, and the rate of ApiVersions falls by a fifth.
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API
@@ -80,7 +80,7 @@ Interceptor = Callable[["InboundRequest"], bool]
 
 
 class Interception(NamedTuple):
-    """Interceptor of requests, and the natively served APIs whose requests go through Python for it."""
+    """Interceptor of requests, and the keys of the natively served APIs whose requests go through Python for it."""
 
     interceptor: Interceptor | None = None
     keys: frozenset[int] = frozenset()
@@ -108,7 +108,7 @@ class BrokerRuntime:
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.ctx: ApiContext
         self.parts: BrokerParts
-        self.serves = False  # requests may arrive
+        self.serves = False  # whether requests may arrive
         self.listeners: list[Listener] = []
         self._interception = interception
         self._is_cancelled = is_cancelled
@@ -240,7 +240,7 @@ class BrokerRuntime:
         )
 
     def _follow_metadata(self, authorizer: Authorizer | None, nodes: Publisher) -> None:
-        """Register the parts as publishers of the metadata, in Kafka's order, after the topics."""
+        """Register the parts that follow the metadata, in Kafka's order, after the topics."""
         ctx = self.ctx
         followers: list[Publisher] = [self._features, ctx, ctx.quota_entities, nodes]
         if self._tokens is not None:
@@ -269,7 +269,7 @@ class BrokerRuntime:
             ctx.transaction_service.get()
 
     def _start_network(self) -> None:
-        """Start acceptors and network threads, and the periodic tasks about them."""
+        """Start acceptors and network threads, and the periodic tasks that watch them."""
         config, server, scheduler = self.config, self._server, self._scheduler
         self._on_stop("acceptors", server.begin_stop)
         server.start(self.parts.native_apis.executor if config.boolean("kbroker.network.thread.helps") else None)
@@ -314,7 +314,7 @@ class BrokerRuntime:
         return listener_security(self.config, self.apis, self._credentials, self.clock, self._tokens, self._features)
 
     def _authorizer(self) -> Authorizer | None:
-        """Return the authorizer, None where every request is allowed; its modules are not imported then."""
+        """Return the authorizer; None, without importing its modules, if every request is allowed."""
         if not self.config.text("authorizer.class.name"):
             return None
         from kbroker.security.authorizer.audit_log import LOOK_EVERY_MS, AuditLog
@@ -457,7 +457,7 @@ class BrokerRuntime:
         self.parts.native_apis.intercept(interception.keys)
 
     def _intercept(self, request: InboundRequest) -> bool:
-        """Pass a request to the interceptor; return true if no Python handler must serve it."""
+        """Pass a request to the interceptor; return True if no Python handler must serve it."""
         interceptor = self._interception.interceptor
         if request.api_key == PRODUCE and self._verifier.take(request):
             return True
@@ -471,7 +471,7 @@ class BrokerRuntime:
         entry = self.apis.entries.get(request.api_key)
         if request.has_response or entry is None or not entry.is_native:
             return request.has_response
-        request.hand_over(self._requests)  # Python received it only for the interceptor
+        request.hand_over(self._requests)  # Python received the request only for the interceptor
         return True
 
     def resume(self, request: InboundRequest) -> None:
@@ -502,9 +502,9 @@ class BrokerRuntime:
     # ------------------------------------------------------------ stop
 
     def stop(self) -> None:
-        """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent.
+        """Stop the parts in reverse order of their start; the failure of a step is logged. Idempotent.
 
-        Ctrl-C ends the step that waits, and is raised after the others.
+        Ctrl-C ends the step that waits, and is raised after the remaining steps.
         """
         atexit.unregister(self.stop)
         if os.getpid() != self.pid:  # a child made by fork owns no thread and no file of the broker
@@ -525,7 +525,7 @@ class BrokerRuntime:
         native_apis.complete_waiting()
 
     def _wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait within the time limit of a stop."""
+        """Wait until the condition holds, at most for the time limit of a stop."""
         real = SystemClock()  # a stop takes real time, whatever the time of the broker's clock
         end_ms = real.now_ms() + self._timeout_s * 1000
         while not is_true() and real.now_ms() < end_ms:

@@ -25,7 +25,7 @@ class BrokerStorage:
     """The state that remains when a node of a cluster stops.
 
     Args: ``config`` of the first node; ``on_failure``: called with the reason when the broker must stop.
-    Raises: as ``LogManager`` and ``BrokerMetadata``.
+    Raises: as ``LogManager``, ``BrokerMetadata`` and ``MemberMetadata``.
     Threads: nodes are added and removed by one thread at a time; the parts from any.
     """
 
@@ -59,10 +59,10 @@ class BrokerStorage:
         self.controller = self.metadata.controller
         self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish)
         self.elections = CoordinatorElections()
-        self.contexts: dict[int, ApiContext] = {}  # of the running nodes
+        self.contexts: dict[int, ApiContext] = {}  # of the running nodes, by node id
 
     def load(self) -> None:
-        """Start the logs of the topics, and follow the metadata from now on."""
+        """Open the logs of the topics, and follow the metadata from now on."""
         topics = self.topics
         topics.load()
         self.logs.mover.on_moved = lambda key: topics.record_directories([key[0]])
@@ -80,7 +80,7 @@ class BrokerStorage:
             native_apis.publish_topics(self.topics.all())
 
     def add_context(self, ctx: ApiContext) -> Callable[[], object]:
-        """Make a node a peer of the others, and its coordinators follow the leaders of their partitions.
+        """Make a node a peer of the others, and make its coordinators follow the leaders of their partitions.
 
         Returns: a function after which the node is no longer a peer.
         """

@@ -78,7 +78,7 @@ def _await(spark: SparkSession) -> None:
     """Wait for the first executor, and then until no further one has started: a cluster starts them one by one."""
     clock = SystemClock()
     context = spark.sparkContext._jsc.sc()
-    count, first_ms, since_ms = 1, 0.0, 0.0  # the driver is one of them
+    count, first_ms, since_ms = 1, 0.0, 0.0  # the driver counts as one
     while not context.isStopped():
         now: int = context.getExecutorMemoryStatus().size()
         now_ms = clock.now_ms()
@@ -109,7 +109,7 @@ def _spoken(job: Callable[[], Any]) -> Any:
 
 
 def _judge(found: Mapping[str, str], whose: str, way_out: str) -> None:
-    """Compare a Python with this one. Raises: PipelineError for the first difference."""
+    """Compare the Python of another process with this one. Raises: PipelineError for the first difference."""
     where = f"the Python of {whose} on {found['host']} ({found['executable']})"
     if found["python"] != _minor():
         raise PipelineError(f"{where} is {found['python']}, and this command's is {_minor()}: {way_out}")
@@ -130,7 +130,7 @@ def _looker(modules: Iterable[str]) -> Callable[[Any], str]:
     names, slow = tuple(modules), SLOW
 
     def look(_: Any) -> str:
-        """Describe this Python; nothing but the standard library is needed."""
+        """Describe this Python as JSON; nothing but the standard library is needed."""
         import importlib.util
         import json
         import socket

@@ -11,7 +11,7 @@ from kbroker.spark.errors import NEEDS_CREDENTIALS, NO_CREDENTIALS, NO_WORKER, P
 T = TypeVar("T")
 
 _OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
-#: Not py4j's own exception, which only reports that Java raised one: Java's message states the reason.
+#: Exceptions of Python except py4j's own, which only report that Java raised one: Java's message states the reason.
 #: The causes of an error of delta-rs follow it, each on a line with an arrow.
 _PYTHON = re.compile(
     r"^\s*(?!py4j\.protocol\.)((?:\w+\.)*\w+(?:Error|Exception): .+(?:\n\s*(?:\x1b\[\d+m)?\u21b3.+)*)$", re.MULTILINE
@@ -114,7 +114,7 @@ def _said(error: BaseException) -> list[str]:
 
 
 def cause(text: str) -> str:
-    """Return why a query ended: the last message of kbroker in its traces, else of Python or Java, else line 1."""
+    """Return why a query ended: the last message of kbroker in its traces, else of Python or Java, else its first."""
     if _CONCURRENT in text:
         return "another process runs a stream with this checkpoint: give each checkpoint one process"
     stated = _STREAM.search(text)

@@ -78,7 +78,7 @@ class _Notes:
         session.createDataFrame([(value,)], "note string").createOrReplaceGlobalTempView(f"{self.key}_{name}")
 
     def get(self, session: SparkSession, name: str) -> str | None:
-        """Return a note, or None after `drop`. It needs no Spark job: the view is a literal row."""
+        """Return a note, or None after `drop`. Reading needs no Spark job: the view is a literal row."""
         try:
             return str(self.view(session, name).collect()[0][0])
         except Exception as error:
@@ -90,7 +90,7 @@ class _Notes:
         return session.table(f"{self.database}.{self.key}_{name}")
 
     def drop(self, session: SparkSession, *names: str) -> None:
-        """Drop views, of which a failed server may have dropped some or all."""
+        """Drop views; a failed server may already have dropped some of them."""
         for name in names:
             with suppress(Exception):
                 session.catalog.dropGlobalTempView(f"{self.key}_{name}")

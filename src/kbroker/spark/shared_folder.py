@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TABLES_AND_LOGS = "tables and logs"
-SETTLE_SECONDS = 5.0  # the delay after which a network file system shows a new file
+SETTLE_SECONDS = 5.0  # maximum delay until a network file system shows a new file
 _STEP_SECONDS = 0.1
-MAX_FILES = 16  # number of files compared
+MAX_FILES = 16  # maximum number of compared files
 BEGINNING_BYTES = 4096
 #: The number of compared bytes of a file, and their hash.
 Beginning = tuple[int, str]
@@ -46,8 +46,8 @@ def require_shared(
 ) -> None:
     """Check by tasks that executors find a new file in `folder`, can write there, and have the same `files`.
 
-    Without a folder only `files` are compared. It does nothing if all processes run here. Executors that start
-    later are not checked.
+    Without a folder only `files` are compared. The function does nothing if all processes run here. Executors that
+    start later are not checked.
 
     Args: `what`: the subject of the message: the data that must be shared.
     Raises: PipelineError that names the machine and the missing folder or file; OSError.
@@ -97,7 +97,7 @@ def not_shared(host: str, place: str, what: str) -> str:
 def _look(
     probe: str | None, known: Mapping[str, Beginning], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Find, in a task, the folder or file of the driver that is missing here."""
+    """Yield, in a task, its number, this host, and the driver's folder or file that is missing here, or null."""
     host = socket.gethostname()
     for batch in batches:
         tasks: list[Any] = batch.column(0).to_pylist()

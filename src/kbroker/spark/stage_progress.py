@@ -16,7 +16,7 @@ Ask = Callable[[], StageProgress | None]
 
 
 def stage_progress(spark: SparkSession) -> tuple[Ask, Callable[[], None]]:
-    """Return two functions: one returns the progress of the running stages, None between them; one ends its service.
+    """Return two functions: one returns the progress of the running stages, None between them; one stops reporting.
 
     Over Spark Connect the server reports it while a result is awaited, but not for the batches of a stream.
     Threads: any.

@@ -38,8 +38,7 @@ class BatchBuilder:
 
     Args:
         columns: names, in the order of the schema.
-        topic: value of the column of that name.
-        partition: likewise.
+        topic, partition: values of the columns of those names.
 
     Threads: one at a time.
     """
@@ -57,7 +56,7 @@ class BatchBuilder:
         self._repeated: dict[str, Any] = {}
 
     def take(self) -> Any:
-        """Return the gathered records as a `pyarrow.RecordBatch`, and begin the next one."""
+        """Return the gathered records as a `pyarrow.RecordBatch`, and begin the next batch."""
         rows, *buffers = self.gathered.take()
         made = dict(zip(NATIVE, buffers, strict=True))
         arrays = [

@@ -33,7 +33,7 @@ def rows_of(batch: Any) -> ArrowRows:
 
 
 def by_topic(batch: Any) -> list[tuple[str | None, Any]]:
-    """Return the rows of each topic in their order, by the column `topic`, which is None for rows without one."""
+    """Return pairs of a topic and the batch of its rows in their order; the topic is None where the column is null."""
     import pyarrow.compute as pc
 
     topics = batch.column(batch.schema.names.index("topic"))

@@ -20,8 +20,8 @@ def cluster_for(
 ) -> Cluster:
     """Return the open cluster of these options; up to MAX_OPEN_CLUSTERS stay open.
 
-    A failed connection is retried, as it is for an open cluster, so a restart of a broker fails no task, whether its
-    worker is old or new.
+    A failed connection is retried, as for an open cluster, so the restart of a broker fails no task, even in a new
+    worker.
 
     Args: ``clock``: the system's by default; ``sleep``: waits between attempts.
     Raises: BrokerConnectionError when no broker responds within the client's retry time-out; KafkaError.

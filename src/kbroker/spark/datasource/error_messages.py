@@ -21,7 +21,7 @@ class SourceError(PipelineError):
 
 
 def plainly(function: Callable[P, T]) -> Callable[P, T]:
-    """Replace an expected failure of `function` by a SourceError without a cause; others are unchanged."""
+    """Return `function` with its expected failures replaced by SourceErrors without a cause; others are unchanged."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,7 +35,7 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain_items(items: Iterator[T]) -> Iterator[T]:
-    """Replace the expected failures of an iterator in the same way."""
+    """Yield the items; replace an expected failure of the iterator by a SourceError without a cause."""
     try:
         yield from items
     except EXPECTED as error:

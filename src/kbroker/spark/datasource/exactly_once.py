@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # properties of Spark's tasks
-SOME_TOPIC = "__consumer_offsets"  # topic of the note's partition if each row names its own topic: it must exist
+SOME_TOPIC = "__consumer_offsets"  # topic of the note if each row names its own topic; it must exist
 SIZED = ("key", "value")
 PLAN_CHANGED = (
     "Spark runs the batch again with other tasks: which of its rows are already written is unknown. Start the query "
@@ -41,7 +41,7 @@ PLAN_CHANGED = (
 
 @dataclass(frozen=True)
 class Note:
-    """The rows of a transaction; the batch's number is the committed offset minus one."""
+    """Note of a transaction: its query, rows and bytes; the committed offset is the batch's number plus one."""
 
     query_id: str
     record_count: int
@@ -130,7 +130,7 @@ class TaskTransaction:
         )
 
     def _note(self) -> Note | None:
-        """Return the note of an earlier attempt at this batch, or None. Raises: PipelineError for a later batch."""
+        """Return the note of an earlier attempt at this batch, or None. Raises: PipelineError after a later batch."""
         found = read_note(self.cluster, self.options, self.name)
         if found is None or found[1].query_id != self.query_id:
             return None
@@ -221,7 +221,7 @@ def read_note(cluster: Cluster, options: WriteOptions, group_id: str) -> tuple[i
 
 
 def size_of(batch: RecordBatch) -> int:
-    """Return the number of bytes of keys and values."""
+    """Return the total size of keys and values in bytes."""
     import pyarrow.compute as pc
 
     names = batch.schema.names

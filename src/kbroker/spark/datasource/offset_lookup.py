@@ -53,7 +53,7 @@ class Lookup:
     # ---- topics
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions to be read, in order; old topics are looked up again. Raises: PipelineError."""
+        """Return the partitions to be read, in order; topics older than ``metadata_age_s`` are looked up again."""
         now_s = self.cluster.clock()
         if self._topics_at_s is None or now_s - self._topics_at_s >= self._options.metadata_age_s:
             self._look_up()
@@ -106,7 +106,7 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each log: the last stable offset where only committed records are read."""
+        """Return the end of each log: the last stable offset if only committed records are read."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -114,7 +114,7 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, time_ms))
 
     def ends(self, *, fresh: bool = False) -> Found:
-        """Return the ends of all partitions, at most as old as the options allow. Raises: PipelineError."""
+        """Return the ends of all partitions, with ``fresh`` of now, else at most as old as the options allow."""
         age_s = self.cluster.clock() - self._ends_at_s
         if self._ends is not None and not fresh and age_s < self._options.end_offsets_age_s:
             return self._ends
@@ -144,9 +144,9 @@ class Lookup:
         return self._ends
 
     def resolve(self, positions: Positions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets for the value of an option.
+        """Return the offset of each partition for the value of an option.
 
-        Raises: PipelineError when it does not name exactly the partitions there are, or no record is recent enough.
+        Raises: PipelineError if it does not name exactly these partitions, or, if strict, no record is recent enough.
         """
         if positions.symbol is not None:
             return self.earliest(partitions) if positions.symbol == "earliest" else self.latest(partitions)

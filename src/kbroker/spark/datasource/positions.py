@@ -13,7 +13,7 @@ from kbroker.spark.errors import PipelineError
 
 OFFSETS_EXAMPLE = 'earliest, latest or a JSON object such as {"topic":{"0":23,"1":-2}} (-2 earliest, -1 latest)'
 TIMESTAMPS_EXAMPLE = 'a JSON object such as {"topic":{"0":1767225600000}} (milliseconds since 1970)'
-RESERVED = "#"  # of entries that are not topics, whose names cannot contain it
+RESERVED = "#"  # first character of entries that are not topics, whose names cannot contain it
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class RangeReader:
         fetch: sizes, waits, isolation.
         fail_on_data_loss: offsets that no longer exist are an error; otherwise they are skipped with a warning.
 
-    ``throttled_s`` is the time for which quotas of the broker throttled it, logged at most once in THROTTLE_REPORT_S.
+    ``throttled_s`` is the time for which quotas of the broker throttled the reads, logged once in THROTTLE_REPORT_S.
 
     Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
         offset; the errors of `PartitionReader`.
@@ -80,7 +80,7 @@ class RangeReader:
         return f"partition {self.wanted.topic}-{self.wanted.partition}"
 
     def _segments(self) -> Iterator[memoryview]:
-        """Yield whole responses, or the record batches of them that belong to no aborted transaction, in order."""
+        """Yield each response whole, or without the record batches of the aborted transactions that it names."""
         for part in self._parts():
             if not part.aborted:
                 yield part.data

@@ -80,7 +80,7 @@ def plan(lookup: Lookup, options: ReadOptions) -> list[OffsetRange]:
 def _inside(
     lookup: Lookup, options: ReadOptions, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Check that named offsets exist and that no start is above its end; return the offsets within the logs."""
+    """Check that named offsets are in order and, unless loss is allowed, exist; return the offsets within the logs."""
     earliest, latest = lookup.earliest(begins), lookup.latest(begins)
     for tp in begins:
         name = f"partition {tp[0]}-{tp[1]}"

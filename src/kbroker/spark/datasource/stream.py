@@ -106,7 +106,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a query with wrong options: each of its calls raises the error.
 
-    If a source raises before it has returned a reader, Spark 4.2 fails on that and shows its own error last.
+    If a source raises instead of returning a reader, Spark 4.2 fails in the handling and shows its own error last.
     """
 
     def __init__(self, failure: SourceError) -> None:

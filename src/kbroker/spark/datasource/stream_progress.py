@@ -37,7 +37,7 @@ class StreamProgress:
         self._begin: SourceOffset | None = None
         self._moved_at_s: float | None = None
         self._target: Found | None = None
-        self._cut_ms = 0  # end of the last batch that was limited by time
+        self._cut_ms = 0  # time at the end of the last batch that was limited by time
 
     def begin(self) -> SourceOffset:
         """Return the start of a new query, which is looked up once. Raises: PipelineError for a missing topic."""

@@ -127,7 +127,7 @@ def send_batch(options: WriteOptions, producer: Producer, batch: RecordBatch) ->
 
 
 def open_producer(cluster: Cluster, options: WriteOptions) -> Producer:
-    """Open a producer: idempotent, unless that is turned off, or is not allowed and was not requested."""
+    """Open a producer: idempotent, unless idempotence is off, or was not requested and the cluster refuses it."""
 
     def make(idempotent: bool) -> Producer:
         return Producer(

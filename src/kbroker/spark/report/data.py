@@ -37,9 +37,9 @@ class Client:
 class ReportData:
     """Data of a page. Times are seconds since 1970; `bin_s` is the length of a bin of time.
 
-    `clients`: those with the most delay and traffic, in this order; `more_clients`: the sums of the next ones;
-    `others`: number of the remaining ones. `held`: the delay over time of throttled clients, by name. `proposed`: None
-    without a replay.
+    `clients`: those with the longest delay, then the most requests; `more_clients`: the sums of the next clients;
+    `others`: number of the remaining clients. `held`: the delay over time of throttled clients, by name. `proposed`:
+    None without a replay.
     """
 
     source: str
@@ -143,7 +143,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def over_time(rows: Sequence[Any], bins: int, names: Sequence[str]) -> dict[str, list[float]]:
-    """Return measures over time, one value per bin. Args: `rows`: sums, each with the `place` of its bin."""
+    """Return each measure over time, as one value per bin. Args: `rows`: sums, each with the `place` of its bin."""
     found = {name: [0.0] * bins for name in names}
     for row in rows:
         for name in names:

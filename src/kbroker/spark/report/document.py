@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-LINES = 6  # colours that readers can distinguish
+LINES = 6  # number of colours that readers can distinguish
 FOLDER = Path(__file__).with_name("templates")
 
 

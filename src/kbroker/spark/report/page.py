@@ -174,11 +174,11 @@ def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[Quo
 
 
 _QUOTA_BARS = ("current", "recommended")
-UNKNOWN = "not known"  # the current quotas, which are in a broker or a file, not in the log
+UNKNOWN = "not known"  # text for a current quota: quotas are in a broker or a file, not in the log
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
-    """Yield entity, key, recommended quota, and whether it is separate, for all recommended and current quotas.
+    """Yield entity, key, recommended quota, and whether it is the entity's own, for all recommended and current quotas.
 
     An entity with a current quota and no recommended one gets the default.
     """
@@ -284,5 +284,5 @@ def _cost(need: Need | None, key: str, is_own: bool) -> list[str]:
 
 
 def _peak(need: Need, key: str) -> str:
-    """Return the highest rate; a mutation quota has none, since it is a token bucket."""
+    """Return the highest rate as text; "-" for a mutation quota, which is a token bucket."""
     return limit_text(key, round(need.peak, 2)) if need.peak else "-"

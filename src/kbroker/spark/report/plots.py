@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kbroker.common.printable import beginning, columns_of
 
 NO_QUOTA = "no quota"
-WIDE, NARROW = 920, 400  # of a page on a desktop, and on a phone
+WIDE, NARROW = 920, 400  # widths of a drawing on a desktop, and on a phone
 LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
 LINE_HEIGHT = 230
 Text = Callable[[float], str]
@@ -91,7 +91,7 @@ def time_ticks(start: float, end: float, about: int = 7) -> list[int]:
 
 
 def clock_text(second: float, span_s: float) -> str:
-    """Return a time of the axis, as precise as the span needs; at midnight the day."""
+    """Return the label of a time, as precise as the span needs; at midnight the day."""
     moment = datetime.fromtimestamp(second, timezone.utc)
     if span_s > 1_800 and second % 86_400 == 0:
         return f"{moment:%d %b}"
@@ -226,7 +226,7 @@ def paired_bars(
                 marks += [Mark("rect", bar), text_mark(label, left + size + 6, at + 11, "start")]
         return marks, TOP + (row + above) * len(names) + 6
 
-    # a bar must not look like half of another
+    # with logarithmic lengths, a bar half as long is not half the value
     lines = [Line(what, [], colour) for colour, what in enumerate(legend)]
     return Plot(title, for_both_widths(draw), lines, "Lengths are logarithmic." if is_log else "")
 

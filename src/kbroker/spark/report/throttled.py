@@ -13,8 +13,8 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.usage_views.throttles import KEYS
 from kbroker.spark.whatif.quota_set import KEY_OF
 
-ROWS = 200  # of a page's table
-NAMED = 3  # quotas for which the first paragraph gives advice
+ROWS = 200  # maximum number of rows in a page's table
+NAMED = 3  # number of throttled clients for which a page gives advice
 _ADVICE = {
     "Produce": "let it produce less, or raise its producer_byte_rate",
     "Fetch": "let it fetch less, or raise its consumer_byte_rate",

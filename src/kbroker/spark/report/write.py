@@ -41,7 +41,7 @@ def write_report(
 
     Args: `made_at`: the time stated on the page.
     Returns: its size in bytes.
-    Raises: PipelineError when the table has no requests (of those days).
+    Raises: PipelineError if the table has no requests (on those dates).
     """
     found = Table(table)
     bin_s, place = _bin_seconds(found.files(dates)), found.at_version

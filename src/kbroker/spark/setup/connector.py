@@ -14,7 +14,7 @@ _ATTEMPTS = 2
 
 
 def source_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) -> dict[str, str]:
-    """Return options for ``format("kafka")`` of reads: a stopped broker is an error after about `patience_ms`.
+    """Return options for reads with ``format("kafka")``: a stopped broker is an error after about `patience_ms`.
 
     The connector's own defaults wait three minutes on the driver and two in a task. A query does not fail
     if a broker is unavailable for a shorter time.
@@ -31,7 +31,7 @@ def source_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) ->
 
 
 def sink_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) -> dict[str, str]:
-    """Return options for ``format("kafka")`` of writes with the same bound; by default Kafka waits two minutes."""
+    """Return options for writes with ``format("kafka")`` and the same limit; by default Kafka waits two minutes."""
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.max.block.ms": str(patience_ms),

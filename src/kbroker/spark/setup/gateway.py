@@ -107,7 +107,7 @@ def _no_trace(server: object, request: object, client: object) -> None:
 def lost_jvm(error: BaseException) -> str | None:
     """Return the sentence for a JVM that has ended on its own; None if it still runs or there is no JVM.
 
-    Args: `error`: the error that the caller saw; a connection is lost shortly before its process has ended.
+    Args: `error`: the caller's exception; after a lost connection, wait up to END_SECONDS for the JVM to end.
     """
     context: Any = sys.modules.get("pyspark.core.context")  # not loaded if PySpark is missing
     process = getattr(context.SparkContext._gateway, "proc", None) if context is not None else None
@@ -125,7 +125,7 @@ def lost_jvm(error: BaseException) -> str | None:
 
 
 class _Relay(threading.Thread):
-    """A thread that reads a pipe to its end, line by line."""
+    """A thread that passes each line of a pipe to the listener, and keeps the last KEPT_LINES."""
 
     def __init__(self, descriptor: int, listener: Listener) -> None:
         super().__init__(name="spark-jvm-stderr", daemon=True)

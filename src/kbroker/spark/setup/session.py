@@ -84,7 +84,7 @@ def build_session(
     py_env: Path | None = None,
     listener: gateway.Listener = gateway.to_stderr,
 ) -> SparkSession:
-    """Return a Spark session, a new one or that of this process.
+    """Return a Spark session: the one of this process, or a new one.
 
     Args:
         master: as Spark's; by default that of `settings`, spark-submit or `spark-defaults.conf`, else all cores of this

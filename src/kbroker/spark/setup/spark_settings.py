@@ -143,7 +143,7 @@ def chosen_settings(
     jars: str,
     more: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return all settings of a new session, of which `given` override all others.
+    """Return all settings of a new session; `given` override all others.
 
     Args: `defaults` of this installation of Spark, which override PREFERRED but not NEEDED; `java_options`, `jars`:
     added to those of the defaults; `more`: further settings that jobs need.

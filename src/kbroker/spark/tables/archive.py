@@ -154,7 +154,7 @@ def _parsed(part: str, kind: StructType) -> Column:
 
 
 def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
-    """Return the value of a column, and the reason if it has none."""
+    """Return the value of a column, and the reason why a stored value does not match; null if it matches."""
     column = F.col(part)
     if form == BINARY:
         return column, F.lit(None).cast("string")

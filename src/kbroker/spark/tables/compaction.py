@@ -22,12 +22,12 @@ from kbroker.spark.tables.file_writer import PREFIX, write_table_file
 from kbroker.spark.tables.table_layout import ORDER, Compacted
 from kbroker.spark.tables.table_place import TableName, TablePlace
 
-MAX_FILES = 64  # of a bucket in an open hour
-LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
+MAX_FILES = 64  # maximum number of new files of a bucket in an open hour
+LATE_FILES = 4  # the same in an hour that was compacted before: late records come a few at a time
 HOUR_MS = 3_600_000
 RETENTION_MS = 7 * 24 * HOUR_MS
 SHORTEST_RETENTION_MS = 24 * HOUR_MS  # files of uncommitted batches are in no version
-MAX_ROWS = 1_000_000  # rewritten together, in memory: about 300 bytes each
+MAX_ROWS = 1_000_000  # maximum number of rows rewritten together, in memory: about 300 bytes each
 REWRITES_AT_ONCE = 2
 COMMIT_FILES = 2_000  # minimum number of files that one version replaces: versions of large tables are slow to write
 
@@ -66,7 +66,7 @@ def compact(
 ) -> Compacted:
     """Rewrite the buckets that are due.
 
-    Args: `now_ms`: by the system's clock, the only one of delta-rs; `rewritten`: called with the number of files
+    Args: `now_ms`: by the system's clock, which delta-rs also uses; `rewritten`: called with the number of files
     rewritten so far, and the total; others as `due_places`.
 
     An hour is committed in one version of the table, with others if it has few files. Files that another compaction has

@@ -42,7 +42,7 @@ HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC, VIEWS = "request_log", "topic", "views"
 TIME = {REQUEST_LOG: "time", TOPIC: "timestamp", VIEWS: "time"}
 COMMIT_TRIES = 200  # attempts, each in conflict with another writer's commit
-STORE_FAILURES = 4  # consecutive commits with an unknown outcome after which the batch fails
+STORE_FAILURES = 4  # maximum number of commits with an unknown outcome before a batch fails
 _KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
 _READABLE = {"timestampNtz"}  # other reader features change which rows of a file count
 #: In the path of a folder delta-rs takes %20 for a space and \\ for a slash, and refuses the others or panics (1.6.6).
@@ -56,7 +56,7 @@ class TableError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file. `path` is relative to the table; times are UTC microseconds; None if unknown."""
+    """One Parquet file. `path` is relative to the table; times are microseconds since 1970; None if unknown."""
 
     path: str
     date: str
@@ -176,7 +176,7 @@ class Table:
 
     @property
     def version(self) -> int:
-        """The version of the table."""
+        """The version that this object has."""
         return int(self.delta.version())
 
     @property

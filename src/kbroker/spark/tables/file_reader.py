@@ -31,7 +31,7 @@ def read_columns(
     chosen: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     names: Sequence[str] = (),
 ) -> pa.Table:
-    """Read some or all columns of a table's files; a column that an older file lacks is null, or left out if all do.
+    """Read some or all columns of a table's files; a column that an older file lacks is null, or absent if all do.
 
     Args: `chosen`: filters the rows of each file, so that other rows are not kept in memory. `names`: text columns, by
     Parquet's names, to be read as dictionaries.
@@ -133,7 +133,7 @@ def _store_errors() -> Iterator[None]:
 
 
 class _StoreFile:
-    """File of a store that raises _StoreError for its failures; Arrow's error is that of a file that is not Parquet."""
+    """File of a store that raises _StoreError for the store's failures, which differ from Arrow's for damaged files."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file

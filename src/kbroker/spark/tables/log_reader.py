@@ -36,7 +36,7 @@ ARROW_HEADER = ("format", "arrow")
 #: Columns of a rejected line: the reason, the line, and its place.
 REASON, RAW, SOURCE, POSITION = "_reason", "_raw", "_source", "_position"
 MAX_RAW_CHARACTERS = 65_536
-#: The most that one record may count for: 1 PB, or 31 years of microseconds. Sums of more would not fit.
+#: The maximum that one record may count for: 1 PB, or 31 years of microseconds. Larger sums would not fit.
 MOST = 1e15
 MOST_DELAY_MS = MOST / 1000  # maximum delay of a throttle; delays are summed as integers
 _KAFKA_LINE = r"Completed request:\s*(\{.*\})"
@@ -48,7 +48,7 @@ class LogSource:
     """The place of a log: `paths` (files, folders, patterns), or a `topic` with `bootstrap_servers`.
 
     `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format` of the records, "json" or
-    "arrow"; "auto" reads both, but takes some more processor time; `options`: further ones of the source, such as
+    "arrow"; "auto" reads both, but takes some more processor time; `options`: further options of the source, such as
     startingOffsets or, for the official one, kafka.security.protocol; `storage`: options of the store of `paths`, as
     delta-rs names them.
     """
@@ -95,7 +95,7 @@ class LogSource:
 def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
     """Return all records of a log: the flat columns and REASON, RAW, SOURCE, POSITION.
 
-    Raises: PipelineError when there is no log, or an executor does not see its files.
+    Raises: PipelineError when there is no log, or an executor does not find its files.
     """
     return parse(read_lines(spark, source), source.format)
 

@@ -23,7 +23,7 @@ from kbroker.spark.tables.table_place import TableName, TablePlace
 
 HOT_SHARE = 1.5  # a bucket with more than this multiple of its fair share is written by several tasks
 SPLIT_ROWS = 50_000  # minimum number of rows for each of these tasks
-HOURS = 24  # expected in a stream's first batch
+HOURS = 24  # number of hours expected in a stream's first batch
 
 
 def read_table(
@@ -130,7 +130,7 @@ def table_schema(info: TableInfo) -> StructType:
 
 
 def _with_place(rows: DataFrame, info: TableInfo) -> DataFrame:
-    """Add hour and bucket. Independent of the session's time zone."""
+    """Add the columns EPOCH_HOUR and BUCKET, whatever the session's time zone."""
     micros = F.unix_micros(TIME[info.kind])
     hours = (micros - F.pmod(micros, F.lit(HOUR_US))) / F.lit(HOUR_US)  # exact, and before 1970 too
     return rows.select(

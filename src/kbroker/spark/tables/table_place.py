@@ -1,7 +1,7 @@
 """The place of a table, a log or a checkpoint, a folder or a URI of a store, and its files.
 
-One set of options serves all: delta-rs takes them for the table's log, and through its file system pyarrow reads and
-writes the data files with them. Options that are not named come from the environment of the process that names the
+One set of options serves all: delta-rs uses them for the table's log, and pyarrow reads and writes the data files
+through delta-rs's file system. Options that are not named come from the environment of the process that names the
 place, so that tasks on other machines use the same store with the same credentials. Needs pyarrow and deltalake, and
 neither Spark nor jars.
 """
@@ -28,8 +28,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _S3, _GCS, _AZURE = ("s3", "s3a", "s3n"), ("gs",), ("abfs", "abfss", "az", "adl")
 #: Stores of delta-rs, besides folders.
 STORES = (*_S3, *_GCS, *_AZURE, "hdfs")
-#: Variables of the environment that are sent to tasks, by store: its prefix, credentials, and the rest. Names of files
-#: are left out, because other machines have other files.
+#: Variables of the environment that are sent to tasks, by store: their prefix, credentials, and the others. Names of
+#: files are left out, because other machines have other files.
 _SENT = {
     _S3: (
         re.compile("aws_", re.IGNORECASE),

@@ -1,9 +1,9 @@
-"""A Spark stream into a table, exactly once over kill and restart: the base of `ingest`, `archive` and `watch`.
+"""A Spark stream into a table, exactly once across kills and restarts: the base of `ingest`, `archive` and `watch`.
 
 Executors write the files of a micro-batch, and the driver commits their names together with the stream's id and the
 batch's number; only then does Spark commit the batch. A batch that is repeated after a crash finds its number in the
 table and is left out, so no crash adds or loses a row. The state of the stream is the table's log and its checkpoint,
-which has more than offsets for `watch` only.
+which contains more than offsets only for `watch`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from kbroker.spark.tables.table_place import TableName, TablePlace
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
 FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
-STARTS = 5  # consecutive restarts of a stream without a batch; each lasts 10 s if no Python worker starts
+STARTS = 5  # maximum number of restarts without a batch in between; each lasts 10 s if no Python worker starts
 #: Failures after which the stream starts again from its checkpoint.
 PASSING = {
     NO_WORKER: "a Python worker of Spark did not start in time",
@@ -82,10 +82,10 @@ class StreamOptions:
 
     `follow`: continue until stopped, else end when all existing records are read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the latest row is
-    later than its end by this time. `retention_ms`: time for which replaced files and earlier versions stay.
-    `split_rows`: minimum number of rows for each of several tasks that write one bucket. `checkpoint`: a folder or a
-    URI, by default inside the table, if that is on a disk or in HDFS. `short_retention`: permits a `retention_ms` below
-    SHORTEST_RETENTION_MS.
+    later than its end by this time. `retention_ms`, `rejected_keep_ms`: time for which replaced files with earlier
+    versions, and rejected lines, stay. `split_rows`: minimum number of rows for each of several tasks that write one
+    bucket. `checkpoint`: a folder or a URI, by default inside the table, if that is on a disk or in HDFS.
+    `short_retention`: permits a `retention_ms` below SHORTEST_RETENTION_MS.
     """
 
     buckets: int = DEFAULT_BUCKETS
@@ -138,7 +138,7 @@ class TableStream:
         self._stream: str | None = None  # Spark's id of the stream, once it has begun
         self._vacuumed_ms: int | None = None
         self._writing = threading.Lock()  # held for a whole batch, so that a stop interrupts none
-        self._stopped = False  # under _writing
+        self._stopped = False  # guarded by _writing
         self._starts_left = STARTS
 
     @property
@@ -355,7 +355,7 @@ class TableStream:
 
     @property
     def watermark_us(self) -> int:
-        """The end of the last closed hour, at most the time of the clock: a row of the next year closes no hour."""
+        """Hours that end by this time are closed; a row ahead of the clock closes no more than one of now would."""
         if self._max_time_us is None:
             return 0
         youngest = min(self._max_time_us, self.clock.wall_ms() * 1000)

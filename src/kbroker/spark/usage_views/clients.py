@@ -61,7 +61,7 @@ def _of(metric: str) -> Column:
 
 
 def served(rows: DataFrame) -> DataFrame:
-    """Return the time from a client's requests to the responses, in milliseconds, of a request log.
+    """Return the time from each client's requests to their responses in a request log, in milliseconds.
 
     Returns: ENTITY; broker_NAME_ms: mean; broker_NAME_max_ms: highest. A record of several requests counts that often.
     """

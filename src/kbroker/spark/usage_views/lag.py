@@ -75,7 +75,7 @@ def read_checkpoint(folder: Folder) -> dict[TopicPartition, int | None]:
     Without one, the partitions of the planned batch have None rather than 0. The checkpoint may be of Spark's Kafka
     connector or of `format("kbroker")`.
 
-    Raises: PipelineError if the folder is not one.
+    Raises: PipelineError if the folder is not a checkpoint, or its stream reads no topic; OSError.
     """
     place = Path(folder.uri) if isinstance(folder, TablePlace) and folder.is_local else folder
     planned = _numbers(place, "_checkpoint/offsets")

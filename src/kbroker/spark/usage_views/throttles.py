@@ -36,7 +36,7 @@ def throttles(rows: DataFrame) -> DataFrame:
 
 
 def added_up(parts: DataFrame, *keys: Column) -> DataFrame:
-    """Return the sums of `throttles` from those of parts, such as minutes. Args: ``keys``: further ones."""
+    """Return the sums of `throttles` from those of parts, such as minutes. Args: ``keys``: further keys."""
     sums = [F.sum(name).alias(name) for name in COUNTED]
     return parts.groupBy(*keys, *KEYS).agg(*sums, *(F.max(name).alias(name) for name in ("delay_max_ms", "limit")))
 

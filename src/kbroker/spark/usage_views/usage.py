@@ -18,7 +18,7 @@ MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
 DAY_S = 86_400
 MUTATION = "ControllerMutation"
-MOST_MUTATIONS = 1e9  # of one request; a hostile one would spoil the sums of its client
+MOST_MUTATIONS = 1e9  # of one request; more, from a hostile client, would spoil its sums and count as 0
 COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
     *("network_time_us", "sampling", "repeated", "updates"),
@@ -34,7 +34,7 @@ RANKS = {
 
 
 def all_equal(names: Sequence[str]) -> Column:
-    """Return whether each column equals the one whose name has an underscore before it; null equals null."""
+    """Return the condition that each column equals the column with an underscore before its name; null equals null."""
     return reduce(and_, (F.col(name).eqNullSafe(F.col(f"_{name}")) for name in names))
 
 

@@ -1,6 +1,6 @@
 """Replay of logged values to the sensors that a broker judges by, a batch in one call without the GIL.
 
-A counter is a number here: the clients that share one are determined before (``kbroker.common.quotas.resolve``).
+A counter is identified by a number; ``kbroker.common.quotas.resolve`` determines which clients share a counter.
 """
 from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
@@ -84,7 +84,7 @@ cdef class Counters:
         return &self.counters[number]
 
     def add(self, str quota_type not None, limit=None) -> int:
-        """Add a counter, and return its number. Args: ``limit``: None for none. Raises: ValueError."""
+        """Add a counter, and return its number. Args: ``limit``: None for no limit. Raises: ValueError."""
         cdef Counter *counter
         if quota_type not in KINDS_BY_NAME:
             raise ValueError(f"quota_type must be one of {', '.join(KINDS_BY_NAME)}, got {quota_type!r}")
@@ -189,7 +189,7 @@ cdef class Counters:
 
     def observe(self, Py_ssize_t number, const int64_t[::1] time_ms not None, const double[::1] value not None,
                 double[::1] observed not None) -> None:
-        """Feed one counter without judging, and fill in its rate after each value, by which it would be judged.
+        """Feed one counter without judging, and write its rate after each value into ``observed``.
 
         Raises: IndexError; ValueError for lengths that differ, and for mutations, which are judged by tokens.
         """

@@ -409,8 +409,8 @@ def _incomplete(names: list[tuple[int, Tags]], missing: Array) -> pa.Table:
 def assign_epochs(counter: Array, sequence: Array, time_ms: Array) -> Array:
     """Return the epoch of each value, from 0 in the order of time. Args: columns of equal length, in any order.
 
-    A counter is deleted when it has been idle for an hour or another needs its place, and by a restart. The next one of
-    the same name numbers its values from 1 again, so a repeated number belongs to another epoch. Missing numbers
+    A counter is deleted when it has been idle for an hour or another needs its place, and by a restart. The next
+    counter of its name numbers values from 1 again, so a repeated number belongs to another epoch. Missing numbers
     belong to dropped records.
     """
     epoch = np.zeros(len(counter), np.int32)
@@ -441,7 +441,7 @@ class _Epoch:
     def __init__(self) -> None:
         self.taken: set[int] = set()
         self.highest = 0
-        self.missing = 1  # the lowest
+        self.missing = 1  # the lowest missing number
         self.last_ms = 0
 
     def take(self, number: int, time_ms: int) -> None:
@@ -455,8 +455,8 @@ class _Epoch:
 def _untangled(numbers: list[int], times_ms: list[int]) -> list[int]:
     """Return the epoch of each value of one counter, in the order of times (and numbers, where those are equal).
 
-    A value belongs to the latest epoch if it is the next one there or fills a gap; to an earlier one that it continues;
-    to the latest one if that lacks it for another reason; else it begins an epoch.
+    A value belongs to the latest epoch if it is the next one there or fills a gap; to an earlier epoch that it
+    continues; to the latest if its number is not used there; else it begins an epoch.
     """
     epochs: list[_Epoch] = []
     found = []

@@ -1,4 +1,4 @@
-"""A set of client quotas, from a file or a broker, and the counters that it makes for clients."""
+"""A set of client quotas, from a file or a broker, and the counters to which it assigns clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def user_of(principal: str | None) -> str:
 class QuotaSet:
     """Quotas by entity, without those of addresses: a request log has no record of connections that were not delayed.
 
-    Args: `quotas`: by entity the values by key, as `kbroker quotas apply` reads them.
+    Args: `quotas`: values by key for each entity, as `kbroker quotas apply` reads them.
     Threads: any.
     """
 

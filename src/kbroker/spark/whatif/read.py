@@ -44,7 +44,7 @@ COLUMNS = (
 
 @dataclass
 class Values:
-    """Values of one type of quota, in the order in which a broker saw them, as columns."""
+    """Values of one type of quota, in the order in which a broker recorded them, as columns."""
 
     time_ms: Array  # int64
     value: Array  # float64
@@ -126,7 +126,7 @@ class Log:
         return np.zeros(len(self.api_key), bool)  # only updates have the number of mutations of a request
 
     def _derived(self, quota_type: str, rows: Array) -> list[Events]:
-        """Derive values of rows without updates. Places 0 to 2 within a row keep its order."""
+        """Derive values of rows without updates. Places 0 to 2 within a row keep the order of its values."""
         if len(rows) == 0:
             return []
         times, order = self.answered_us[rows] // 1000, numbers(self.table, "sequence")[rows] * 4
@@ -276,7 +276,7 @@ def _large(hours: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _without(table: pa.Table, rows: Array) -> pa.Table:
-    """Return a table without some rows. As a rule they are few, and then nothing is copied."""
+    """Return a table without some rows. Up to FEW_ROWS are left out without copying; usually they are few."""
     if len(rows) > FEW_ROWS:
         kept = np.ones(table.num_rows, bool)
         kept[rows] = False

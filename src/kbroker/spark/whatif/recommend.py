@@ -217,7 +217,7 @@ def _needs(parts: Iterable[Part], share: float, by: str, windows: Windows) -> li
             taken.add(by_row[events.row], events, until_ms)
     found = []
     for quota_type in KEY_OF:
-        taken = values.pop(quota_type)  # `pop` lets it be freed after its turn
+        taken = values.pop(quota_type)  # frees it after its turn
         for number, (user, client_id) in enumerate(numbers):
             own = taken.of(number)
             if own is not None:
@@ -316,12 +316,12 @@ def _by_seconds(parts: Sequence[Values]) -> list[Values]:
 def smallest_limit(
     parts: Sequence[Values], quota_type: str, share: float, windows: Windows
 ) -> tuple[float, int, int, float]:
-    """Return the smallest limit that throttles less than `share` of the seconds, all and throttled seconds, peak rate.
+    """Return the smallest limit that throttles less than `share` of the seconds; all and throttled seconds; peak rate.
 
     A rate does not depend on its limit, except for fetches, whose bytes are subtracted when they are delayed: less is
     counted then, so a limit that is enough without the subtraction is enough with it. The search goes down from there
-    in steps that double, then halves the last step. It is the same for the other types, since an excess worth less than
-    half a millisecond is not a delay.
+    in steps that double, then halves the last step. The other types need the search too, since an excess worth less
+    than half a millisecond is not a delay.
     """
     seconds = np.unique(np.concatenate([np.unique(part.time_ms[part.is_judged] // 1000) for part in parts]))
     allowed = max(0, math.ceil(share * len(seconds)) - 1)  # the maximum below the share

@@ -27,7 +27,7 @@ _LOWEST = ("first_second",)
 _MERGE_ROWS = 200_000  # sums are merged when there are more, and twice as many as after the last merge
 _TIME_BITS = 34  # of a key: seconds since 1970
 _NEVER = 2**_TIME_BITS - 1
-#: A second that is older than the last one of a part by this gets no more rows with the next part.
+#: Seconds that are older than the last second of a part by more than this get no more rows from the next part.
 SETTLING_SECONDS = 600
 
 #: Columns of `verdict_rows`. `sequence` of the record; `user`, `counter_client_id` of the counter.
