@@ -339,7 +339,7 @@ cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, V
 VERDICT_TYPES = (*TYPES, "ConnectionRate")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 
-MAX_COUNTERS = 5_000    # of one type, for client ids that only a default quota covers
+MAX_COUNTERS = 5_000    # of one type, for client ids that no quota names
 
 cdef enum:
     REAP_MS = 200
@@ -353,7 +353,7 @@ cdef class ClientQuotaManagers:
         registry: the ``Metrics`` that exposes the counters.
         samples, window_seconds: quota.window.num and quota.window.size.seconds.
         controller_samples, controller_window_seconds: the controller.quota settings of these names.
-        max_counters: limit per type for client ids that a default quota covers (kbroker.quota.max.counters); a new
+        max_counters: limit per type for client ids that no quota names (kbroker.quota.max.counters); a new
             counter then replaces the least recently recorded one that is within its quota.
     Raises: TypeError, ValueError for wrong arguments.
     Attributes: produce, fetch, request, controller_mutation: the managers by type. enforced: all four in the order of

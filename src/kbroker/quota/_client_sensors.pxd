@@ -13,7 +13,7 @@ outlive these users keep its memory. ``ClientSensors`` are counted too: by the t
 requests whose network time is still to be charged. A counter that has expired or was evicted is marked in its sensor
 and replaced when its client returns.
 
-Clients can invent the client ids that a default quota covers, so their counters are limited to
+Clients can invent client ids, so the counters of those that no quota names are limited to
 ``QuotaManager.most_made_up``: a new one then replaces the least recently recorded one.
 
 Any thread that owns a request throttles its channel, which stays muted until its throttle time has passed (KIP-219);
@@ -46,7 +46,7 @@ cdef double PERCENT_PER_NS
 
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
     HashNode node               # first; guarded by QuotaManager.lock, like the following five
-    HeapEntry recency           # second; in QuotaManager.made_up if a quota of a default client id created it
+    HeapEntry recency           # second; in QuotaManager.made_up if no quota names its client id
     ChainNode unpublished            # third; in QuotaManager.unpublished
     bint is_unpublished
     ClientSensors *next         # next in a list of removed counters

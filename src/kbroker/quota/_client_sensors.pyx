@@ -45,7 +45,7 @@ from kbroker.common._quota_counter cimport (
 from kbroker.common._text cimport Text, same_text
 from kbroker.quota._entities cimport (
     PART_DEFAULT, Match, entities_bits, entities_clear, entities_limit, entities_match, entities_remove, entities_set,
-    entity_level, is_default_client_id,
+    entity_level, names_client_id,
 )
 from kbroker.quota._quota_events cimport verdicts_destroy, verdicts_init
 
@@ -283,16 +283,22 @@ cdef void unlink_unpublished(QuotaManager *manager, ClientSensors *sensors) noex
     sensors.is_unpublished = False
 
 
+cdef inline bint is_made_up(ClientSensors *sensors) noexcept nogil:
+    """Return whether a counter is of a client id that no quota names, which a client may have invented."""
+    return sensors.client_id.size_bytes > 0 and not names_client_id(<int32_t>atomic_load(&sensors.level))
+
+
 cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint64_t h, int64_t now_ms) noexcept nogil:
     """Create a counter in the table, which has capacity; borrowed. NULL: out of memory."""
-    cdef bint is_made_up = is_default_client_id(match.level)
-    cdef ClientSensors *made
-    if is_made_up and manager.made_up.count >= manager.most_made_up:
-        evict_one(manager, now_ms)
-    made = new_sensors(manager, match, now_ms)
-    if made == NULL or is_made_up and not heap_add(&manager.made_up, &made.recency, now_ms):
-        sensors_release(made)
+    cdef ClientSensors *made = new_sensors(manager, match, now_ms)
+    if made == NULL:
         return NULL
+    if is_made_up(made):
+        if manager.made_up.count >= manager.most_made_up:
+            evict_one(manager, now_ms)
+        if not heap_add(&manager.made_up, &made.recency, now_ms):
+            sensors_release(made)
+            return NULL
     hash_add(&manager.counters, &made.node, h)
     link_unpublished(manager, made)
     return made
@@ -358,6 +364,10 @@ cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noe
     cdef int32_t level
     set_limit(sensors.limited, entities_limit(&manager.entities, sensors.user, sensors.client_id, &level))
     atomic_store(&sensors.level, level)
+    if not is_made_up(sensors):
+        heap_remove(&manager.made_up, &sensors.recency)
+    elif sensors.recency.place == 0:    # without memory it stays until it is idle for an hour
+        heap_add(&manager.made_up, &sensors.recency, atomic_load(&sensors.quota.last_record_ms))
 
 
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,

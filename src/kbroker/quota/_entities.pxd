@@ -32,7 +32,7 @@ cdef struct Match:              # quota that applies to a user and a client id
 
 # Return the level, 1 to 8; 0 for the entity without any part.
 cdef int32_t entity_level(int user_part, int client_part) noexcept nogil
-cdef bint is_default_client_id(int32_t level) noexcept nogil     # any client id that a client invents gets a counter
+cdef bint names_client_id(int32_t level) noexcept nogil     # the entities of the level name a client id
 # Set or remove the quota of an entity; names of parts that are not exact are empty. False: out of memory.
 cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil
 cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil

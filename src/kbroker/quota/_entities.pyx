@@ -28,8 +28,8 @@ cdef int32_t entity_level(int user_part, int client_part) noexcept nogil:
     return (1 if user_part == PART_EXACT else 4) + (2 - client_part)
 
 
-cdef bint is_default_client_id(int32_t level) noexcept nogil:
-    return level == 2 or level == 5 or level == 8
+cdef bint names_client_id(int32_t level) noexcept nogil:
+    return level == 1 or level == 4 or level == 7
 
 
 cdef uint64_t hash_of(uint64_t seed, int32_t level, Text user, Text client_id) noexcept nogil:
@@ -116,8 +116,7 @@ cdef inline Entity *at_level(const EntityTable *table, int32_t level, Text user,
     cdef Text none
     none.data = NULL
     none.size_bytes = 0
-    return find(table, level, user if level <= 3 else none,
-                client_id if level == 1 or level == 4 or level == 7 else none)
+    return find(table, level, user if level <= 3 else none, client_id if names_client_id(level) else none)
 
 
 cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil:

@@ -87,6 +87,38 @@ def test_counters_of_the_settings_stay(user: str, client_id: str) -> None:
     assert len(bench.known) == 3
 
 
+@pytest.mark.parametrize(
+    ("user", "client_id"), [(None, "named"), ("named", "named"), ("named", None), (DEFAULT_ENTITY, "named")]
+)
+def test_client_ids_without_any_quota_are_bounded(user: str | None, client_id: str | None) -> None:
+    """Counters of client ids to which no quota applies are limited as well."""
+    bench = Bench(2)
+    bench.managers.update(user, client_id, PRODUCE, 1000)
+    bench.managers.update(None, "other", PRODUCE, 1000)
+    for number in range(20):
+        bench.clock.advance_ms(1)
+        assert bench.record(f"made-up-{number}", 1_000_000) == 0
+    assert bench.known == {"made-up-18", "made-up-19"}
+
+
+def test_a_counter_whose_client_gets_its_own_quota_stays() -> None:
+    """A counter is evicted only while no quota names its client id, whichever was there when it was created."""
+    bench = Bench(2)
+    bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    bench.record("named", 5000)
+    bench.managers.update(None, "named", PRODUCE, 1000)
+    for number in range(20):
+        bench.clock.advance_ms(1)
+        bench.record(f"made-up-{number}", 1)
+    assert bench.known == {"named", "made-up-18", "made-up-19"}
+    bench.managers.update(None, "named", PRODUCE, None)
+    for number in range(20, 40):
+        bench.clock.advance_ms(1)
+        bench.record(f"made-up-{number}", 1)
+    assert "named" not in bench.known
+    assert len(bench.known) == 3  # as many as there were then
+
+
 def test_each_type_has_its_own_room() -> None:
     """The maximum applies to each type of quota separately."""
     bench = Bench(2)

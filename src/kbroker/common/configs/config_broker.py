@@ -232,8 +232,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "Maximum number of series of a metric with a label that clients choose (user, client_id, ip, topic, "
         "partition); the largest are shown, and the rest is combined under the label value other.", between(1, 10_000)),
     key("kbroker.quota.max.counters", "int", 5000,
-        "Maximum number of counters of one quota type for client ids that only a default quota matches, about 7 KB "
-        "each; a further client id replaces the counter that has been idle the longest.", between(1)),
+        "Maximum number of counters of one quota type for client ids that no quota names, about 7 KB each; a further "
+        "client id replaces the counter that has been idle the longest.", between(1)),
     key("kbroker.request.log.topic", "string", "",
         "Internal topic that gets a record of each finished request (docs/request-log.md), created at the start; "
         "empty: no such topic."),
