@@ -178,6 +178,8 @@ cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nog
         request = channel.early
         channel.early = request.next
         loop.sent(loop, channel, request)
+    if loop.closing is not NULL:
+        loop.closing(loop, channel)
     channel_drop_io(channel)
     loop.open_channels -= 1
     count(&loop.counters.connections_closed, 1)

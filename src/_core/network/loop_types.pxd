@@ -182,6 +182,7 @@ cdef struct EventLoop:
     kb_event *events            # owned
     AtomicI64 sleeping          # 1: about to wait or waiting
     bint (*has_mail)(EventLoop *loop) noexcept nogil    # called after ``sleeping`` is set; NULL: never
+    void (*closing)(EventLoop *loop, Channel *channel) noexcept nogil   # before its socket is closed; NULL: never
     # A response was sent, or its channel closed: the function takes the request.
     void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
     AtomicI64 snapshot          # LoopSnapshot * requested by another thread; SNAPSHOTS_CLOSED: no more

@@ -120,6 +120,18 @@ def test_one_address_above_its_limit_is_closed(backend: object) -> None:
     assert rig.server.connection_quotas.count() == 0
 
 
+def test_a_connection_that_the_server_closes(backend: object) -> None:
+    """A client that notices the close of its connection can connect again at once: it is not counted any more."""
+    rig = Rig(backend, max_connections_per_ip=1)
+    for _ in range(3):
+        client = rig.connect()
+        client.sendall(frame(b"1"))
+        rig.receive().close()
+        assert_closed(client)
+        assert rig.server.connection_quotas.count() == 0
+    rig.close()
+
+
 def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
     """The override of an address takes precedence over the common limit, even when it is set at run time."""
     rig = Rig(backend, max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "::1": 7})

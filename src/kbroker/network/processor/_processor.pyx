@@ -44,7 +44,7 @@ from kbroker.network.processor._helping cimport enter_loop, help_handlers, leave
 from kbroker.network.processor._processor_core cimport (
     CLOSED_SIGNALS, ROLE_OWN, ROLE_WANTED_BACK, STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore,
     accept_response, close_excess_connections, close_inbox, close_offered, complete, configure_new_connections,
-    core_release, has_offers, is_closed, keep_early, mute_event, on_sent, process_disconnected,
+    core_release, has_offers, is_closed, keep_early, mute_event, on_closing, on_sent, process_disconnected,
     process_new_responses, process_touched, processor_offer, respond, take_response,
 )
 from kbroker.network.transport._security cimport (
@@ -458,6 +458,7 @@ cdef class Processor:
         core.loop.copy_files = not options.send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
+        core.loop.closing = on_closing
         core.loop.on_snapshot = on_snapshot
         core.max_receive_bytes = max_receive
         core.refusal_delay_ns = ms_to_ns(refusal_delay)

@@ -109,6 +109,7 @@ cdef void processor_wake(ProcessorCore *core) noexcept nogil
 cdef bint has_offers(ProcessorCore *core) noexcept nogil
 # The loop's thread, from here on.
 cdef void configure_new_connections(ProcessorCore *core) noexcept nogil
+cdef void on_closing(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void process_disconnected(ProcessorCore *core) noexcept nogil
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil
 cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: no thread makes channels of them any more

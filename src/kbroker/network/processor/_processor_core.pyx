@@ -226,6 +226,13 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
             authentication_open(channel, core.max_receive_bytes)
 
 
+cdef void on_closing(EventLoop *loop, Channel *channel) noexcept nogil:
+    """Uncount a connection before its client notices the close, and connects again."""
+    cdef ProcessorCore *core = <ProcessorCore *>loop
+    quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
+    channel.owner = NULL
+
+
 cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
     cdef int i
@@ -236,8 +243,6 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
             refused_receive(core.refused, channel, core.responder.processor_id)
         for i in range(CLOSED_SIGNALS):
             key_signal(core.closed[i], channel.metadata.index, core.responder.processor_id + 1)
-        quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
-        channel.owner = NULL
         authentication_end(channel)
         software_leave(&core.software, channel)
         list_append(&core.zombies, &channel.lru)
