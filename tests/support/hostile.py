@@ -59,7 +59,7 @@ def headers() -> list[Frame]:
         Frame("API key -1", framed(header(-1, 0)), "closed"),
         Frame("API key 32767", framed(header(32767, 0)), "closed"),
         Frame("client id past the frame", framed(struct.pack(">hhih", 18, 0, 1, 32767) + b"x"), "closed"),
-        Frame("client id of length -2", framed(struct.pack(">hhih", 18, 0, 1, -2)), "any"),
+        Frame("client id of length -2", framed(struct.pack(">hhih", 18, 0, 1, -2)), "response"),
         Frame("client id of 30 KB", framed(header(18, 0, 1, "x" * 30000)), "response"),
         Frame("header ends after the key", framed(struct.pack(">h", 18)), "closed"),
         Frame("header without client id", framed(struct.pack(">hhi", 3, 1, 1)), "closed"),

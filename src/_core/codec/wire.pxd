@@ -65,9 +65,9 @@ cdef inline uint32_t read_uvarint(Reader *r) noexcept nogil:
     return value
 
 cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept nogil:
-    """Read the length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null.
+    """Read the length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null: any negative length.
 
-    Other negative lengths are bad, and so is a string longer than 2^15 - 1, even in the flexible form.
+    A string longer than 2^15 - 1 is bad, even in the flexible form.
     """
     cdef int64_t n
     if flexible:
@@ -77,9 +77,7 @@ cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept no
             return -1
         return n
     n = read_i32(r) if wide else read_i16(r)
-    if n < -1:
-        r.bad = True
-    return n
+    return n if n >= 0 else -1
 
 cdef inline int64_t read_count(Reader *r, bint flexible, int64_t least_bytes) noexcept nogil:
     """Read the number of elements, each at least least_bytes long; bad if the rest is too short. -1 for null."""
