@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kbroker._core.codec.framing import Framer
 from kbroker._core.requests.memory_pool import MemoryPool
+from tests.support.bad_input import CAN_BOUND, bounded_memory
 
 
 def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
@@ -109,6 +110,19 @@ def test_endless_line() -> None:
     framer.feed(b"x" * 10)
     with pytest.raises(ValueError, match="larger than 10"):
         framer.feed(b"xx")
+
+
+@pytest.mark.skipif(not CAN_BOUND, reason="memory is bounded on Linux only")
+@pytest.mark.parametrize("framing", [("delimiter", 1 << 30, b"\n"), ("raw", 1 << 30)])
+def test_exhausted_memory(framing: tuple[object, ...]) -> None:
+    """After memory was exhausted within a frame, the stream has no further frames: each call raises the error."""
+    framer = Framer(*framing)  # type: ignore[arg-type]
+    data = bytes(128 << 20)
+    with bounded_memory(32 << 20), pytest.raises(MemoryError):
+        framer.feed(data)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            framer.feed(b"\n")
 
 
 @pytest.mark.parametrize(

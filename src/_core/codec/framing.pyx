@@ -336,6 +336,7 @@ cdef class Framer:
     cdef Framing framing
     cdef FrameReader reader
     cdef MemoryPool pool
+    cdef bint has_failed                # memory was exhausted within a frame
     cdef readonly int64_t bytes_read    # bytes taken so far
 
     def __cinit__(self, framing="length-prefix", max_size_bytes=None, delimiter=None, MemoryPool pool=None):
@@ -350,16 +351,19 @@ cdef class Framer:
 
         Fewer bytes are taken than given when the pool refuses a frame, or a frame after the returned ones is invalid:
         feed the rest again later.
-        Raises: ValueError for a negative or too large size, once the complete frames before it were returned: the
-        rest of the stream cannot be divided into frames.
+        Raises: ValueError for a negative or too large size, MemoryError, once the complete frames before it were
+        returned: the rest of the stream cannot be divided into frames.
         """
         cdef int64_t consumed = 0
         cdef int result = FEED_MORE
         cdef Request *frame
         cdef list frames = []
-        if data.shape[0]:
+        if self.has_failed:
+            result = FEED_NO_MEMORY
+        elif data.shape[0]:
             result = frames_feed(&self.framing, self.pool.pool, &self.reader, <const char *>&data[0], data.shape[0],
                                  INT32_MAX, 0, &consumed)
+        self.has_failed = result == FEED_NO_MEMORY
         self.bytes_read += consumed
         while True:
             frame = frames_take(&self.reader)
