@@ -331,6 +331,17 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) 
     assert (record["errorCode"], record["errorCount"], record["throttleTimeMs"]) == (89, 1, throttle_ms)
 
 
+def test_verdicts_of_one_request_have_bounded_memory(broker: VirtualBroker) -> None:
+    """A request notes verdicts, each with its client id, up to 16 MiB, however many of its topics are refused."""
+    client_id = "x" * 32_000
+    broker.context.quotas.update(None, client_id, "controller_mutation_rate", 1)
+    with Client(broker.bootstrap_servers, client_id) as client:
+        response = client.call("CreateTopics", 6, new_topics(*(f"m{number}" for number in range(1500))))
+    assert [t["ErrorCode"] for t in response["Topics"]].count(89) > 1400
+    wait_until(lambda: broker.context.quotas.verdict_totals()["ControllerMutation"][1] > 0)
+    assert broker.context.quotas.verdict_totals()["ControllerMutation"][1] < (1 << 24) // len(client_id)
+
+
 def test_connections_that_come_too_fast_are_rows_without_a_request(broker: VirtualBroker) -> None:
     """A refused connection is logged with its address and rate, without a request."""
     broker.context.connection_quotas.update_ip_rate("127.0.0.1", 1)

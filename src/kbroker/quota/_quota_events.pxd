@@ -60,7 +60,8 @@ cdef inline size_t quota_event_head(int kind) noexcept nogil:
 cdef inline const char *quota_event_texts(const QuotaEvent *note) noexcept nogil:
     return <const char *>note + quota_event_head(note.kind)
 
-# Add an event, zeroed except for kind, sizes and texts, and valid until the next one; NULL: out of memory.
+# Add an event, zeroed except for kind, sizes and texts, and valid until the next one; NULL: out of memory, or the
+# events of the request have too many bytes.
 cdef QuotaEvent *quota_events_add(Request *request, int kind, Text user, Text client_id) noexcept nogil
 # Return the first event at or after an offset, or NULL.
 cdef QuotaEvent *quota_event_at(QuotaEvents *quota_events, int32_t at) noexcept nogil

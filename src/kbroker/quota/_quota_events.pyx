@@ -17,6 +17,10 @@ if sizeof(QuotaEvents) > QUOTA_EVENTS_BYTES:
     raise ImportError("QuotaEvents must fit into the QUOTA_EVENTS_BYTES of a request")
 
 
+cdef enum:
+    MOST_EVENT_BYTES = 1 << 24      # of a request, which may refuse 100,000 mutations of a client id of 32 KB
+
+
 cdef void quota_events_free(void *given) noexcept nogil:
     cdef QuotaEvents *quota_events = <QuotaEvents *>given
     if quota_events.data != quota_events.inline_data:
@@ -42,7 +46,7 @@ cdef bint make_space(QuotaEvents *quota_events, int32_t size_bytes) noexcept nog
     cdef char *grown
     while capacity < <int64_t>quota_events.size_bytes + size_bytes:
         capacity *= 2
-    if capacity > 1 << 30:
+    if capacity > MOST_EVENT_BYTES:
         return False
     grown = <char *>malloc(<size_t>capacity)
     if grown == NULL:
