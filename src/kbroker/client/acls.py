@@ -29,7 +29,7 @@ REASONS = {
     "DefaultDeny": "no ACL allows it",
     "DefaultAllow": "there is no ACL about it (allow.everyone.if.no.acl.found)",
 }
-MAX_AT_ONCE = 1000  # rules of one request; Kafka takes 10,000
+MAX_AT_ONCE = 1000  # maximum number of rules in one request; Kafka accepts 10,000
 
 
 class Acls:

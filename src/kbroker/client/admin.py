@@ -33,7 +33,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListO
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One source of a value."""
+    """One source of a config's value, and the value there."""
 
     name: str
     value: str | None
@@ -91,7 +91,7 @@ def own_configs(entries: Iterable[ConfigEntry]) -> dict[str, str | None]:
 
 
 class MutationThrottledError(KafkaError):
-    """Refusal of a topic by the controller mutation quota, for now (error 89); it is not retried automatically.
+    """Temporary refusal of a change by the controller mutation quota (error 89); it is not retried automatically.
 
     The caller may repeat the refused request after `throttle_time_ms`.
     """
@@ -341,7 +341,7 @@ class Admin:
         Args:
             wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first
                 record at or after it.
-            read_committed: LATEST is then the last stable offset.
+            read_committed: whether LATEST is the last stable offset.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION after UNKNOWN_TOPIC_PATIENCE_S.
         """

@@ -25,7 +25,7 @@ class CallCancelledError(Exception):
 
 
 class ClientThread:
-    """Run calls on one `Cluster` in one thread. The first call opens the cluster, and `close` ends the thread.
+    """Executor of calls on one `Cluster` in one thread. The first call opens the cluster, and `close` ends the thread.
 
     Cancelling a call shuts its connection down at once; the next call opens a new one. A connection attempt cannot be
     interrupted: the next call waits for its end, at most connect_timeout_s.

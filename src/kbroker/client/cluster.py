@@ -34,7 +34,7 @@ from kbroker.protocol import codec
 METADATA, BROKER_REGISTRATION = 3, 62  # the latter is served by controllers only
 FIRST_API_VERSIONS = 4  # first version that the Java 4.3 client tries; v5 only adds the cluster id
 UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
-#: Body of every ApiVersions request, ignorable below v3. A broker counts connections by the latest client information.
+#: Body of every ApiVersions request: a broker counts a connection by its latest client information. Ignored before v3.
 CLIENT_SOFTWARE: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # error 35, at the offset of the error code in every version
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
@@ -218,7 +218,7 @@ class Cluster(Closing):
             except BrokerConnectionError:
                 return False
             except KafkaError:
-                connection.close()  # the attempt to open a new one reports the reason
+                connection.close()  # the attempt to open a new connection reports the reason
                 return False
         return True
 
@@ -273,7 +273,7 @@ class Cluster(Closing):
             timeout_s: seconds for the exchange.
             expect_response: False for Produce with acks=0.
 
-        Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if the sides share no version.
+        Raises: as `connection_to`, `Connection.request`; KafkaError UNSUPPORTED_VERSION if no version is shared.
         """
         connection = self.connection_to(node_id)
         version = shared_version(connection, api_key, max_version)

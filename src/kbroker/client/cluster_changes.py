@@ -20,7 +20,7 @@ UNAUTHORIZED = (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_
 
 
 class Change(NamedTuple):
-    """One line of the difference; ``before`` or ``after`` is None where it is not set.
+    """One line of the difference; ``before`` is None if the thing is added, ``after`` if it is removed.
 
     ``kind``: topic, config (of a topic), acl, quota or user. ``key``: partitions, a config, a quota or a mechanism;
     empty for a whole topic or rule.
@@ -295,7 +295,7 @@ class _Planner:
 
 
 def unknown_acls(count: int) -> str:
-    """Return a note about rules of a cluster that its file cannot have."""
+    """Return a note about rules of a cluster that a file cannot represent."""
     return f"{counted(count, 'ACL')} of types or operations that this version does not have, left as they are"
 
 

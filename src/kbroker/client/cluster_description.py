@@ -28,7 +28,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker, and the partitions that it leads, has replicas of, and has in-sync replicas of.
+    """A broker, and the numbers of partitions that it leads, of its replicas, and of its in-sync replicas.
 
     ``metadata_lag``: records of the cluster's metadata that it has not fetched yet, None if unknown.
     """

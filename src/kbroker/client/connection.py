@@ -21,7 +21,7 @@ RECEIVE_BYTES = 1 << 16
 LATE_S = 0.01  # tolerated lateness of a time-out: setting it on the socket costs a system call
 API_VERSIONS = 18
 TLS_ALERT = 0x1503  # first two bytes of a TLS record: an alert, and the major version 3
-UNKNOWN_AUTHORITIES = (18, 19, 20, 21)  # OpenSSL's codes of a certificate that none of the trusted ones has issued
+UNKNOWN_AUTHORITIES = (18, 19, 20, 21)  # OpenSSL's codes for a certificate that no trusted authority issued
 WITH_TLS = "expected a listener without TLS, got one with TLS: change security.protocol or the port"
 
 Address = tuple[str, int]
@@ -52,9 +52,9 @@ def format_address(address: Address) -> str:
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """Split a comma-separated list of `host[:port]` or `[ipv6][:port]`; the default port is 9092.
+    """Return the addresses of a comma-separated list of `host[:port]` or `[ipv6][:port]`; the default port is 9092.
 
-    Raises: ValueError that names the malformed entry; TypeError for anything but a text.
+    Raises: ValueError that names the malformed entry; TypeError for anything but a string.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected a text host:port[,host:port...], got {type(text).__name__}")
@@ -141,13 +141,13 @@ class Connection:
         self.request_timeout_s = request_timeout_s
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
-        self.closed_hint = ""  # end of the error if the broker closes the connection before the next response
+        self.closed_hint = ""  # end of the message if the broker closes the connection before the next response
         self._is_answered = False  # True once a response was decoded
         self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
         self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0
-        self._time_out_s = -1.0  # the one set on the socket
+        self._time_out_s = -1.0  # the time-out set on the socket
         try:
             self._sock: socket.socket | None = open_stream(address, connect_timeout_s)
         except TimeoutError:
@@ -163,7 +163,7 @@ class Connection:
         return self._sock is None
 
     def close(self) -> None:
-        """Close the socket; harmless when repeated."""
+        """Close the socket. Idempotent."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -367,7 +367,7 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's text in lower case, without the error number; of TLS with the setting that may be wrong."""
+    """Return the system's text in lower case, without the error number; for TLS, with the setting that may be wrong."""
     text = error.strerror or str(error) or type(error).__name__
     if type(error).__module__ == "ssl":  # not isinstance: ssl is loaded with TLS only
         text = re.sub(r"^\[.*?\] | \(_ssl\.c:[0-9]+\)$", "", text)

@@ -1,4 +1,4 @@
-"""The coordinator of a group or a transactional id."""
+"""Look-up of the coordinators of groups and transactional ids."""
 
 from collections.abc import Iterable
 from contextlib import suppress

@@ -47,12 +47,12 @@ class Node(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return line and column, as messages begin; "" in JSON."""
+        """Return the line and column with which messages begin; "" in JSON."""
         return "" if self.line is None else at(self.line, self.column)
 
 
 class Document:
-    """Checks of the shape of a file.
+    """A file as a document, with checks of its shape.
 
     Args: ``path``: JSON if its name ends in .json, else YAML. ``shape`` of the whole file, for messages.
     ``error``: class of the exceptions.
@@ -116,7 +116,7 @@ class Document:
 
 
 def at(line: int, column: int | None) -> str:
-    """Return a place as messages begin."""
+    """Return the place with which messages begin."""
     return f"line {line}, column {column}: "
 
 

@@ -85,7 +85,7 @@ class GroupConsumer(Closing):
         if self._is_joined and self.cluster.clock() >= self._heartbeat_at_s:
             self._heartbeat()
         self.join()
-        if self._reads != self.assignment:  # an earlier poll failed before it could begin
+        if self._reads != self.assignment:  # an earlier poll failed before reading could begin
             self._start_reading()
         if not self.assignment:
             self.cluster.sleep(min(self.max_wait_ms / 1000, self._member.interval_s))

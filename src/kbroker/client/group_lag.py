@@ -25,7 +25,7 @@ from kbroker.common.topic_names import TopicPartition
 class PartitionLag(NamedTuple):
     """One partition of a group; values are None where they are not known.
 
-    ``offset``: the committed offset; in a share group, the first one that is not delivered completely. ``lag``: in a
+    ``offset``: the committed offset; in a share group, the first offset that is not delivered completely. ``lag``: in a
     share group, without the completed records after ``offset``.
     """
 

@@ -1,7 +1,7 @@
 """Membership in a consumer group, by the consumer protocol (KIP-848) or, for brokers without it, the classic protocol.
 
-A member of the consumer protocol sends heartbeats, and the broker assigns. In the classic protocol the members join
-and synchronize, and one of them, the leader, assigns ranges of partitions to all.
+A member of the consumer protocol sends heartbeats, and the broker assigns partitions. In the classic protocol the
+members join and synchronize, and one of them, the leader, assigns ranges of partitions to all.
 Source: ``ConsumerMembershipManager``, ``AbstractCoordinator`` and ``RangeAssignor`` of the Java consumer.
 """
 
@@ -57,7 +57,7 @@ class ConsumerMember:
         self._group_id = group_id
         self.topic = topic
         self._owned: list[Body] = []
-        self._has_news = True  # subscription and partitions, which the broker does not have yet
+        self._has_news = True  # whether the broker lacks the subscription or the partitions
 
     def join(self) -> None:
         """Join the group and wait for the first assignment while other members may still have to release partitions.
@@ -130,7 +130,7 @@ class ClassicMember:
         self._counted_at_s = 0.0
 
     def join(self) -> None:
-        """Join, assign as the leader, and synchronize.
+        """Join, assign partitions to all if this member is the leader, and synchronize.
 
         Raises: KafkaError of ``REJOINS``; INCONSISTENT_GROUP_PROTOCOL if the other members do not offer "range".
         """

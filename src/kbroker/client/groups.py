@@ -50,7 +50,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and its assignment, which is empty for classic groups of protocols other than that of consumers.
+    """A member and its assignment, which is empty for classic groups whose protocol type is not that of consumers.
 
     For consumer groups only: ``target``: the target assignment, reached when this member and the others have released
     partitions; ``regex``; ``protocol``: the member's own protocol. For streams groups only: ``process``, ``tasks``,
@@ -118,7 +118,7 @@ class Groups:
         self.cluster = cluster
         self._assignment_bytes = assignment_bytes
 
-    @retried  # all of it: a node may have left, and another one have its groups
+    @retried  # the whole method: a node may have left, and another may have its groups
     def list_groups(self) -> list[ListedGroup]:
         """Return the groups of all brokers, by id."""
         self.cluster.fetch_metadata([])

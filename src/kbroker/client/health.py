@@ -1,7 +1,7 @@
 """Check that a broker responds: `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS] [--wait SECONDS]`
 
-One ApiVersions request to the first address that responds. The exit status is 0, with a line on stdout, or 1, with one
-on stderr, as a container's health check expects. The default address is KBROKER_BOOTSTRAP, else 127.0.0.1:9092.
+It requests ApiVersions from each address until one responds. The exit status is 0, with a line on stdout, or 1, with
+one on stderr, as a container's health check expects. The default address is KBROKER_BOOTSTRAP, else 127.0.0.1:9092.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class HttpFailure(Exception):
-    """Absence of a response, or one that is too long; the message is one line without the URL."""
+    """Failure to get a response, or a response that is too long; the message is one line without the URL."""
 
 
 class HttpTimeout(HttpFailure):
@@ -85,7 +85,7 @@ def http_get(
 
 
 class _LimitedResponse(http.client.HTTPResponse):
-    """A response whose status line, headers and body arrive before a deadline. Args: ``left_s``: time until then."""
+    """A response whose status line, headers and body arrive before a deadline. Args: ``left_s``: seconds left."""
 
     def __init__(self, left_s: Callable[[], float], sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)

@@ -202,7 +202,7 @@ def parse_offsets(lines: Iterable[str], group_ids: Sequence[str]) -> dict[str, O
 
 
 def datetime_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool. Raises: ValueError."""
+    """Return an ISO 8601 time in ms since 1970, at least 0; UTC by default, as in Kafka's tool. Raises: ValueError."""
     # Python 3.10 reads fractions of three or six digits and offsets with a colon only
     given = re.sub(r"([-+]\d\d)(\d\d)$", r"\1:\2", text.strip().replace("Z", "+00:00"))
     given = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", given)

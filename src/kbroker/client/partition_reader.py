@@ -10,7 +10,7 @@ from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol._columns import ArrowColumns, whole_batches
 
-FRAME_BYTES = 512  # of a response without its records
+FRAME_BYTES = 512  # maximum size of a response without its records
 FIRST_VERSION_WITH_TOPIC_ID = 13
 
 
@@ -80,7 +80,7 @@ class PartitionReader:
     topic_id: UUID | None = None
     settings: FetchSettings = field(default_factory=FetchSettings)
     on_throttle: Callable[[float], object] = _unreported
-    _waiting_since_s: float = field(default=0.0, init=False)  # not before the end of a throttle
+    _waiting_since_s: float = field(default=0.0, init=False)  # since the latest bytes, or the end of a throttle
     _memory: FrameMemory = field(init=False)
 
     def __post_init__(self) -> None:

@@ -147,7 +147,7 @@ class OwnProducer:
 class LibrdkafkaConsumer:
     """Consumer of confluent-kafka: in a group from the beginning or the end, or without one from the end.
 
-    ``join_s``: seconds until partitions were assigned, of all rebalances.
+    ``join_s``: total time until partitions were assigned, over all rebalances.
     Args: ``config`` of librdkafka; ``partitions``: read them from their end, without a group.
     Raises: UserError if librdkafka refuses the config.
     """
@@ -261,4 +261,4 @@ def _failure(error: Any) -> KafkaError:
     code = error.code()
     if code > 0:
         return KafkaError(to_error(code), error.str())
-    return KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"librdkafka: {error.str()}")  # its own code
+    return KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"librdkafka: {error.str()}")  # a code of librdkafka

@@ -1,4 +1,4 @@
-"""Description of the quorum of controllers of a cluster, by its leader (KIP-595)."""
+"""Description of a cluster's quorum of controllers, as its leader reports it (KIP-595)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DESCRIBE_QUORUM = 55
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A node that has the metadata log: its end offset, and the records that it lacks."""
+    """A node that has the metadata log: its end offset, and the number of records that it lacks."""
 
     node_id: int
     log_end_offset: int

@@ -27,7 +27,7 @@ class DesiredQuotas(dict[QuotaEntity, dict[str, float]]):
         self._places[entity, key] = place
 
     def place_of(self, entity: QuotaEntity, text: str) -> str:
-        """Return file and line of the first quota of an entity that is named in the text, else of the entity.
+        """Return the file and place of the entity's quota that the text names first, else of the entity.
 
         Empty for an entity that is not in the file.
         """

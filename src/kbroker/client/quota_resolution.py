@@ -128,7 +128,7 @@ def ask_explanation(
 
 
 def _of_whom(one: ResolvedQuota, counted_for: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the quota's level and entity, and whether the existing counter counts the same clients as its own."""
+    """Return the quota's level and entity, and whether the existing counter has the same clients as its own would."""
     names = None if one.counted_for is None else one.counted_for.names
     return {
         "level": one.level,

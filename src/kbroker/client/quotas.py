@@ -50,7 +50,7 @@ Changes = Mapping[str, float | None]
 
 
 class Difference(NamedTuple):
-    """One quota that differs; ``before`` or ``after`` is None where it is not set."""
+    """One quota that differs; ``before`` is None if it is added, ``after`` if it is removed."""
 
     entity: QuotaEntity
     key: str
@@ -111,7 +111,7 @@ class Applied(NamedTuple):
 
     @property
     def made(self) -> list[Difference]:
-        """The differences that were changed."""
+        """The differences that were resolved."""
         return [one for one in self.differences if one.entity not in self.refusals]
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ class RecordRange:
 
     Args: ``consumer``: with its positions; owned by the range. ``ends``: the offset after the last record to read, for
     each partition that has an end; the others are read without an end. ``awaits_ends``: records up to an end may
-    still be produced; otherwise every end was that of a log.
+    still be produced; otherwise each end was the end of its log.
     Threads: as its consumer.
     """
 
@@ -52,7 +52,7 @@ class RecordRange:
 
 
 def check_ends(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
-    """Check that the logs that a consumer reads still reach their ends; that of a topic that was created again may not.
+    """Check that the logs of a consumer still reach ``ends``; the log of a topic that was created again may not.
 
     Raises: KafkaError OFFSET_OUT_OF_RANGE.
     """

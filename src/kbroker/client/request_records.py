@@ -51,7 +51,7 @@ def _value(column: Column, document: Mapping[str, Any]) -> Any:
         return [{field.name: element.get(field.json) for field in column.fields} for element in found]
     if column.name == "time":
         return _microseconds(found)
-    is_time = column.name.endswith("_time_us") and isinstance(found, int | float)  # 1000 * a text repeats it
+    is_time = column.name.endswith("_time_us") and isinstance(found, int | float)  # 1000 * str would repeat it
     return round(found * 1000) if is_time else found
 
 
@@ -133,7 +133,7 @@ def _records_of(table: Any, columns: Sequence[Column] = COLUMNS) -> list[Row]:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors of reading Arrow data that are not those of a broker."""
+    """Return the exceptions that reading raises for data that no broker wrote."""
     return _pyarrow().ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError
 
 
@@ -180,8 +180,8 @@ def plain_name(name: str) -> str:
 def topic_rows(cluster: Cluster, topic: str, back: int, follow: bool) -> Iterator[list[Row]]:
     """Yield records of the log's topic in order of arrival, from at most ``back`` records before each partition's end.
 
-    Yields lists; the first empty one is at the initial end, where the iteration ends without ``follow``. Further ones
-    mean that no record arrived for half a second.
+    The first empty list is at the initial end, where the iteration ends without ``follow``. Further empty lists mean
+    that no record arrived for half a second.
     Raises: RequestLogError if the topic does not exist; KafkaError, OFFSET_OUT_OF_RANGE if it is created again
         meanwhile; BrokerConnectionError.
     """
@@ -270,7 +270,7 @@ class _File:
 def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]) -> Iterator[list[Row]]:
     """Yield the records of files, and of the files in folders, by the names of the files, which contain the time.
 
-    Yields lists, and an empty one when all records are read. With ``follow``, the files are read again every half
+    An empty list means that all records are read. With ``follow``, the files are read again every half
     second (``wait``), for new records and new files.
     Raises: RequestLogError for a path that does not exist, or a folder without a log.
     """

@@ -27,10 +27,10 @@ from kbroker.common.errors import UserError
 ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
 TIMEOUT_S = 5.0  # for each request
-MAX_BYTES = 4 << 20  # of a response
-MAX_SCHEMAS = 1000  # kept
-MAX_REFERENCES = 100  # of a schema, including indirect ones
-FAILURE_KEPT_S = 10.0  # no repetition of a failed look-up, and no request to a registry that did not respond
+MAX_BYTES = 4 << 20  # maximum size of a response
+MAX_SCHEMAS = 1000  # maximum number of kept schemas
+MAX_REFERENCES = 100  # maximum number for a schema, including indirect references
+FAILURE_KEPT_S = 10.0  # time without repetition of a failed look-up, and without requests to a silent registry
 SILENCE_S = 1.0  # a shorter wait without a response does not count as a failure of the registry
 _KINDS = {"AVRO": AVRO, "PROTOBUF": PROTOBUF, "JSON": JSON_SCHEMA}
 _APICURIO = re.compile(r"(.*/apis)/(?:registry/v([23])|ccompat/v[0-9]+)\Z")

@@ -22,7 +22,7 @@ from kbroker.common.similar_names import misspelled_name
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", *scram.MECHANISMS)
-RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earliest
+RENEW_AFTER = 0.85  # part of a session's lifetime, the earliest time of Java clients
 #: Names that have an effect here, by Kafka and by librdkafka.
 PROPERTIES = (
     *("security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"),
@@ -112,13 +112,13 @@ class ClientSecurity:
         return other
 
     def open_cluster(self, bootstrap: str, **settings: Any) -> Cluster:
-        """Open a `Cluster` with these settings. Args and raises: as its."""
+        """Open a `Cluster` with these settings. Args and raises: as `Cluster`."""
         return Cluster(bootstrap, open_stream=self.open_stream, authenticate=self.authenticate, **settings)
 
     def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
         """Connect, with TLS if the protocol requires it; each wait lasts at most ``timeout_s`` seconds.
 
-        Raises: OSError, that of TLS included; BrokerConnectionError for a listener without TLS.
+        Raises: OSError, including TLS errors; BrokerConnectionError for a listener without TLS.
         """
         sock = open_plaintext(address, timeout_s)
         if self._context is None:

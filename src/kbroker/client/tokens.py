@@ -35,7 +35,7 @@ class SecretToken(NamedTuple):
 
 
 def hmac_of(text: str) -> bytes:
-    """Return the HMAC of its base64 text. Raises: ValueError."""
+    """Return the HMAC that a base64 text encodes. Raises: ValueError."""
     try:
         return base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):

@@ -25,7 +25,7 @@ MAX_CLASSIC_PRODUCE_VERSION = 11
 
 
 class State(Enum):
-    """State of a transactional producer, which determines the calls it allows."""
+    """State of a transactional producer; the value names the calls that it allows."""
 
     NEW = "init_transactions"
     READY = "begin_transaction"

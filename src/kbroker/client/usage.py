@@ -18,9 +18,9 @@ from kbroker.client.http_port import HttpPort, HttpPortError
 from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
-XRAY_LIMIT = 500  # connections
-MOST_PARTITIONS = 5000  # whose end offsets are requested in one snapshot
-GROUPS_A_LOOK = 50  # whose committed offsets are requested in one snapshot, in turn
+XRAY_LIMIT = 500  # maximum number of connections
+MOST_PARTITIONS = 5000  # maximum number of partitions whose end offsets a snapshot requests
+GROUPS_A_LOOK = 50  # maximum number of groups whose committed offsets a snapshot requests, in turn
 
 
 @dataclass(slots=True)
