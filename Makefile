@@ -18,8 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \
     -o -path '*/messages/*.json' -o -path '*/common/errors.py' -o -path '*/protocol/batch_format.py' -o -path '*/protocol/compression.py' \) -print) # setup.py reads the last four
-# A strict editable install links single files, so a new or renamed one needs an install too: this list changes then.
-TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' -o -path '*/templates/*' -o -path '*/assets/*' \) | LC_ALL=C sort | cksum | tr ' ' -)
+# A strict editable install links single files by their whole paths, so a new or renamed one needs an install too, and so does a
+# copy of this folder, which would run the files of the first one: this list changes then.
+TREE := $(shell { pwd -P; find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' -o -path '*/templates/*' -o -path '*/assets/*' \); } | LC_ALL=C sort | cksum | tr ' ' -)
 
 .PHONY: help
 help: ## this list

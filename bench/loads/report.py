@@ -27,6 +27,7 @@ class Row:
     note: str = ""
     ours_cpu_us: list[float] = field(default_factory=list)
     peer_cpu_us: list[float] = field(default_factory=list)
+    has_failed: bool = False
 
     @property
     def median(self) -> float:

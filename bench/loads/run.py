@@ -7,8 +7,9 @@ Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs'
 first and the missing ones listed: without librdkafka's client (`pip install -r bench/requirements.txt`) or a C compiler
 the run ends; a missing peer is listed in the table. --compare shows the run beside a saved one (FILE of --json).
 --beside only measures this kbroker beside the build that PYTHON imports. Each response's error code is checked, and
-after each load the end offset must have grown by the number of acknowledged records. A C program of this folder,
-compiled at the first run, generates the load; Apache Kafka comes from Maven and needs Java.
+after each load the end offset must have grown by the number of acknowledged records. A measurement that fails is a row
+with the reason, and the exit status is 1. A C program of this folder, compiled at the first run, generates the load;
+Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,13 +247,20 @@ USUAL = list(MEASURES)
 MEASURES |= {**breadth.MEASURES, **coordination.MEASURES, **share_groups.MEASURES}  # each takes one to three minutes
 
 
-def measured(loads: Loads, names: list[str]) -> Iterator[Row]:
+def measured(loads: Loads, names: list[str]) -> list[Row]:
+    """Return the rows of measurements; one that fails is a row with the reason, so that the others are not lost."""
+    rows: list[Row] = []
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         try:
-            yield from MEASURES[name](loads)
+            rows += MEASURES[name](loads)
         except MissingPeer as missing:
-            yield Row(name, "", note=" ".join(str(missing).split()))
+            rows.append(Row(name, "", note=" ".join(str(missing).split())))
+        except Exception as error:
+            traceback.print_exc()
+            reason = " ".join(str(error).split())[:160]
+            rows.append(Row(name, "", note=f"{type(error).__name__}: {reason}", has_failed=True))
+    return rows
 
 
 def main() -> int:
@@ -278,7 +287,7 @@ def main() -> int:
         return 1
     facts = report.machine()
     loads = Loads(plan)
-    rows = another_build(loads, options.beside) if options.beside else list(measured(loads, options.only))
+    rows = another_build(loads, options.beside) if options.beside else measured(loads, options.only)
     text = report.table(rows, facts, plan.rounds)
     print(f"\n{text}")
     report.save(options.json, rows, facts, vars(plan))
@@ -286,12 +295,12 @@ def main() -> int:
         options.markdown.write_text(text + "\n", encoding="utf-8")
     if saved is not None:
         print(f"\n{report.comparison(rows, saved)}")
+    status = int(any(row.has_failed for row in rows))
     if options.plot:
         program = Path(__file__).with_name("plot.py")
-        return subprocess.run(
-            [sys.executable, str(program), str(options.json), str(options.plot)], check=False
-        ).returncode
-    return 0
+        plotted = subprocess.run([sys.executable, str(program), str(options.json), str(options.plot)], check=False)
+        return plotted.returncode or status
+    return status
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ class BrokerRuntime:
         self.pid = os.getpid()
         self._xray = LateService(self._make_xray)
         self._undo: list[tuple[str, Callable[[], object]]] = []
+        self._stop_lock = threading.RLock()  # reentrant, as Ctrl-C in a step continues with the others
 
     # ------------------------------------------------------------ start
 
@@ -504,20 +505,22 @@ class BrokerRuntime:
     def stop(self) -> None:
         """Stop the parts in reverse order of their start; the failure of a step is logged. Idempotent.
 
-        Ctrl-C ends the step that waits, and is raised after the remaining steps.
+        At the exit of the process it waits for a stop that another thread has begun. Ctrl-C ends the step that waits,
+        and is raised after the remaining steps.
         """
         atexit.unregister(self.stop)
         if os.getpid() != self.pid:  # a child made by fork owns no thread and no file of the broker
             return
-        while self._undo:
-            what, undo = self._undo.pop()
-            try:
-                undo()
-            except Exception:
-                logger.exception("stopping the %s failed", what)
-            except BaseException:  # nothing else would close the port and the log
-                self.stop()
-                raise
+        with self._stop_lock:
+            while self._undo:
+                what, undo = self._undo.pop()
+                try:
+                    undo()
+                except Exception:
+                    logger.exception("stopping the %s failed", what)
+                except BaseException:  # nothing else would close the port and the log
+                    self.stop()
+                    raise
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
         """Wait for delayed produces within the time limit of a stop; complete delayed fetches at once."""

@@ -118,7 +118,7 @@ def produce(
             on_delivery=on_delivery,
         ) as producer,
     ):
-        number = 0
+        number = sent_count = 0
         try:
             for line in _lines(stdin):
                 if line is None:
@@ -133,10 +133,11 @@ def produce(
                     producer.send(topic, value, key, partition=partition, headers=headers)
                 except ValueError as error:
                     raise click.BadParameter(str(error), param_hint="--partition") from None
+                sent_count = number
         except click.BadParameter:
             raise
         except click.ClickException as error:
-            sent = f"; sent the {counted(number - 1, 'record')} before it" if number > 1 else ""
+            sent = f"; sent the {counted(sent_count, 'record')} before it" if sent_count else ""
             try:
                 producer.flush()
             except (KafkaError, UserError) as failure:

@@ -60,9 +60,11 @@ def limit_text(key: str, value: float | None) -> str:
 
 def number_text(value: float) -> str:
     """Return a number in the fewest digits that identify it, without ``.0``."""
-    return str(json_number(value))
+    return str(value if math.isinf(value) else json_number(value))
 
 
-def json_number(value: float | None) -> int | float | None:
-    """Return the value, as an int if it is whole; None as it is."""
+def json_number(value: float | None) -> int | float | str | None:
+    """Return the value as JSON has it, which `parse_limit` reads: whole as an int, infinite as text; None as it is."""
+    if value is not None and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value

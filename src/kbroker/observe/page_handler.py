@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -13,6 +14,7 @@ from kbroker.observe.mounted_pages import MountedPages
 MAX_WITH_PAGES = 128  # maximum number of connections: a browser opens several for each page
 MAX_BODY_BYTES = 1 << 16  # of a form
 MAX_SKIPPED_BYTES = 8 << 20  # of a refused body
+MAX_CHUNK_LINE = 1024  # bytes of the line before a chunk
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 
 
@@ -30,6 +32,7 @@ class PageHandler(HttpHandler):
         if mounted is None:
             self.refuse_method(READING)
         elif length is None:
+            self.skip_body()
             self.send_sentence(411, "expected a Content-Length")
         elif length > MAX_BODY_BYTES:
             self.skip_body()
@@ -77,9 +80,23 @@ class PageHandler(HttpHandler):
 
     def skip_body(self) -> None:
         """Read a body that is refused: a connection that is closed before that is reset, and its response lost."""
-        left = min(self.body_bytes or 0, MAX_SKIPPED_BYTES)
+        if self.headers.get("Transfer-Encoding", "").strip().lower() != "chunked":
+            self._skip(min(self.body_bytes or 0, MAX_SKIPPED_BYTES))
+            return
+        left = MAX_SKIPPED_BYTES
+        while left > 0 and (size_bytes := _chunk_bytes(self.rfile.readline(MAX_CHUNK_LINE))):
+            self._skip(min(size_bytes + 2, left))  # with the end of its line
+            left -= size_bytes
+
+    def _skip(self, left: int) -> None:
         while left > 0 and (part := self.rfile.read1(min(left, MAX_BODY_BYTES))):
             left -= len(part)
 
     def send_sentence(self, status: int, sentence: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_page(status, f"{sentence}\n".encode(), PLAIN, (*PRIVATE, *headers))
+
+
+def _chunk_bytes(line: bytes) -> int:
+    """Return the size of a chunk from the line before it; 0 for the last chunk, and for a malformed line."""
+    found = re.match(rb"([0-9a-fA-F]{1,8})[ \t]*[;\r\n]", line)
+    return 0 if found is None else int(found[1], 16)

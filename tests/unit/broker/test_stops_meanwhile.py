@@ -38,11 +38,13 @@ def test_a_signal_handler_that_stops_a_start(step: str, keeps: bool, monkeypatch
         assert broker.create_topic("t") == "t"
 
 
-def test_a_stop_waits_for_that_of_a_failure() -> None:
-    """A broker that has failed can be started again as soon as `stop` returns."""
+@pytest.mark.parametrize("is_at_exit", [False, True])
+def test_a_stop_waits_for_that_of_a_failure(is_at_exit: bool) -> None:
+    """A broker that has failed can be started again as soon as `stop` returns; the stop at exit closes no log early."""
     broker = EmbeddedBroker()
     broker.start()
     assert broker._runtime is not None
+    stop = broker._runtime.stop if is_at_exit else broker.stop
     begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -53,7 +55,7 @@ def test_a_stop_waits_for_that_of_a_failure() -> None:
     broker._runtime._on_stop("slow step", slow)
     broker._fail("the disk burns")
     assert begun.wait(10)
-    stopping = threading.Thread(target=broker.stop)
+    stopping = threading.Thread(target=stop)
     stopping.start()
     stopping.join(0.05)
     assert stopping.is_alive()

@@ -295,3 +295,12 @@ def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPa
         monkeypatch.undo()
         server.stop()
     assert waits == [0.1]
+
+
+def test_a_refused_body_in_chunks_is_read() -> None:
+    """A client that sends its whole body before it reads gets the response, and no reset, as with a length."""
+    chunk = b"10000;a=b\r\n" + bytes(0x10000) + b"\r\n"
+    with metrics_server() as server, connected(server.url) as connection:
+        connection.sendall(b"POST /metrics HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n")
+        connection.sendall(96 * chunk + b"0\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.0 405 ")
