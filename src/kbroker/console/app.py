@@ -41,7 +41,7 @@ change_logger = get_logger("kbroker.console.changes")  # written from INFO on: o
 ANONYMOUS = "User:ANONYMOUS"
 ASSETS = Path(__file__).with_name("assets")
 HTML = "text/html; charset=utf-8"
-AT_ONCE = 4  # pages rendered at the same time: each may use megabytes
+AT_ONCE = 4  # maximum number of pages rendered at the same time: each may use megabytes
 WAIT_S = 5.0  # time that a further page waits for its turn
 KEPT_MS = 1000  # time for which a rendered page is served again
 MAX_KEPT = 64
@@ -81,7 +81,7 @@ class Viewers:
     def again_ms(self, viewer: str, user: str = "") -> int:
         """Return the refresh interval of a page.
 
-        Args: ``viewer``: empty for a page that is just being loaded. ``user``: a signed-in one, for
+        Args: ``viewer``: the page's own name, empty while it is being loaded. ``user``: the signed-in user, for
         whom at most ``MAX_OF_USER`` pages count.
         """
         now_ms = self._clock.now_ms()
@@ -136,7 +136,7 @@ class Console:
 
     @classmethod
     def of_broker(cls, broker: Broker, access: HttpAccess, may_edit: bool = False) -> Console:
-        """Return the console of a running broker; ``may_edit``: true if its pages may change things."""
+        """Return the console of a running broker; ``may_edit``: whether its pages may change things."""
         clock = broker.clock
         topic_history = TopicHistory(lambda: broker.context.topics.all(), clock)
         history = History(lambda: broker_totals(broker.parts), lambda: broker.verdicts, clock, (topic_history.look,))
@@ -214,12 +214,12 @@ class Console:
         return Site(self._parts, Identity(principal, request.address), self._lags)
 
     def _measured_lag(self, shown: Shown) -> int | None:
-        """Return the lag of a group as its viewer may see it; None if it is unknown."""
+        """Return the lag of a group, read with the rights of its viewer; None if it is unknown."""
         with self._parts.connections.lease(shown.identity) as cluster:
             return measured_lag(cluster, shown)
 
     def _show(self, request: HttpRequest, path: str, page: Page) -> HttpResponse:
-        """Return a page, rendered now or a moment ago for another viewer."""
+        """Return a page, rendered now or, for the same session, within the last KEPT_MS."""
         if self._parts.local is not None:
             self._parts.local.history.use()
         is_part = "kb-part" in request.headers or request.headers.get("hx-target", "").endswith("#live")

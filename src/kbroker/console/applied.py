@@ -12,7 +12,7 @@ from kbroker._core.clock import BaseClock
 if TYPE_CHECKING:
     from kbroker.console.site import View
 
-MAX_FORMS = 10_000  # a new one displaces the oldest one
+MAX_FORMS = 10_000  # a further form displaces the oldest
 RESULT_MS = 30_000
 MAX_RESULTS = 100
 
@@ -23,9 +23,9 @@ class Applied:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._titles: dict[str, str] = {}  # of the change, by form, the oldest first
+        self._titles: dict[str, str] = {}  # titles of changes by form, the oldest first
         self._busy: set[tuple[str, ...]] = set()
-        self._results: dict[tuple[str, object], tuple[int, View]] = {}  # until when, by form and owner
+        self._results: dict[tuple[str, object], tuple[int, View]] = {}  # expiry and page, by form and owner
 
     def claim(self, form: str, title: str) -> bool:
         """Return whether a form may make its change: true only the first time."""

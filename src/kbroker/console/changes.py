@@ -43,8 +43,8 @@ from kbroker.console.denied import Needed
 from kbroker.console.requests import Fields, PageError, Query, sentence
 from kbroker.console.site import Site, View
 
-MAX_LINES = 200  # of a difference; the others are counted
-MAX_LOGGED = 1000  # characters of a change in the log
+MAX_LINES = 200  # maximum number of shown lines of a difference; the others are counted
+MAX_LOGGED = 1000  # maximum number of characters of a change in the log
 HIDDEN = ("form_secret", "was", "confirm")  # fields of the mechanism itself
 
 
@@ -86,7 +86,7 @@ class Change(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of everything that is shown; an equal one later means the same change to the same state."""
+        """Hash of everything that is shown; an equal hash later means the same change to the same state."""
         shown = [self.title, [list(line) for line in self.lines], list(self.notes), dict(self.fields), self.state]
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 

@@ -103,9 +103,9 @@ class Connections:
 
 
 def in_process(broker: Broker) -> OpenCluster:
-    """Return connections to the brokers of this process, as clients that are authenticated already.
+    """Return a function that opens connections to the brokers of this process, as clients already authenticated.
 
-    Their own handlers decide about their requests: ACLs, quotas, logs and errors are those of any other client.
+    The brokers' handlers serve them as those of any other client, with its ACLs, quotas, logs and errors.
     """
 
     is_open = not any(listener.has_tls or listener.has_sasl for listener in broker.config.listeners)
@@ -134,7 +134,7 @@ def in_process(broker: Broker) -> OpenCluster:
 
 
 def over_the_wire(bootstrap: str, security_of: Callable[[Identity], ClientSecurity]) -> OpenCluster:
-    """Return connections to any Kafka cluster, with the security of each identity."""
+    """Return a function that opens connections to any Kafka cluster, with the security of each identity."""
 
     def open_cluster(identity: Identity) -> Cluster:
         return security_of(identity).open_cluster(

@@ -27,8 +27,8 @@ SECONDS = 600
 IN_USE_MS = 300_000  # sampling continues for this long after a request
 PAUSE_MS = 30_000  # a longer time between two samples has no rate: the console was not in use
 SETTLED_MS = 200  # maximum delay before a verdict enters the ring
-BIN_S = 10  # of the map of throttles
-MAX_ENTITIES = 500  # of that map; further ones are counted together
+BIN_S = 10  # length of a bin in the map of throttles
+MAX_ENTITIES = 500  # maximum number of counters in that map; further counters are added up
 OTHERS = "others"
 
 
@@ -79,7 +79,7 @@ class Sampler(ABC):
 
     Args: ``clock``; ``name`` of the thread; ``first_s``, ``every_s``: time before the first sample, and between two;
     ``failure``: line of the log when a sample fails.
-    Threads: any; ``look_once`` from one at a time. Lock: ``_lock``, of the samples too.
+    Threads: any; ``look_once`` from one at a time. Lock: ``_lock``, also for the samples.
     """
 
     def __init__(self, clock: BaseClock, name: str, first_s: float, every_s: float, failure: str) -> None:
@@ -207,7 +207,7 @@ class History(Sampler):
 
     @property
     def latest(self) -> Rates | None:
-        """The rates of the last sample; None before the second one, and after a pause."""
+        """The rates of the last sample; None before the second sample, and after a pause."""
         oldest_ms = self._clock.epoch_ms() - PAUSE_MS
         with self._lock:
             return self._rates[-1] if self._rates and self._rates[-1].time_ms >= oldest_ms else None
@@ -224,7 +224,7 @@ class History(Sampler):
 
     @property
     def missed_until_ms(self) -> int:
-        """Verdicts before this time may be missing, because more than 1024 came within a second; -1: none."""
+        """Verdicts before this time may be missing, because at least 1024 came within a second; -1: none."""
         with self._lock:
             return self._missed_until_ms
 

@@ -19,7 +19,7 @@ from kbroker.console.requests import PageError
 
 EVERY_S = 5.0
 IN_USE_MS = 300_000  # measuring continues for this long after the last request for the group's page
-MAX_GROUPS = 20  # further ones take the place of those that were shown longest ago
+MAX_GROUPS = 20  # further groups displace those that were shown longest ago
 
 
 class Point(NamedTuple):

@@ -9,13 +9,13 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.units import rounded_bytes
 from kbroker.protocol.records import RecordBatch, iter_batches
 
-READ_BYTES = 1 << 20  # of one read; a larger batch is read whole
-READS = 8  # for one page: compaction and markers leave gaps
-CAP_BYTES = 64 << 20  # of one batch, decompressed; records after them are not shown
-UNPACKED_BYTES = 16 << 20  # of compressed batches: a page ends with the batch that passes it
-PAGE_BYTES = 8 << 20  # of records: a page ends after the record that passes it
-MOST = 100  # records of a page
-HEADERS = 50  # of a record
+READ_BYTES = 1 << 20  # maximum size of one read; a larger batch is read whole
+READS = 8  # maximum number of reads for one page: compaction and markers leave gaps
+CAP_BYTES = 64 << 20  # decompressed bytes of one batch after which records are not shown
+UNPACKED_BYTES = 16 << 20  # decompressed bytes of batches: a page ends with the batch that exceeds this
+PAGE_BYTES = 8 << 20  # size of records: a page ends after the record that exceeds this
+MOST = 100  # maximum number of records on a page
+HEADERS = 50  # maximum number of headers read of a record
 WHOLE = 2**31 - 1  # length of a value that is not cut
 
 
@@ -36,7 +36,7 @@ class LogRecord(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records and the offset after them; ``problem``: omitted records before it, with the reason, for people."""
+    """Records and the offset after them; ``problem``: a sentence on records omitted before that offset."""
 
     records: Sequence[LogRecord]
     next_offset: int
@@ -96,7 +96,7 @@ class _Page:
         if batch.last_offset < self.offset:
             return True
         behind = batch.last_offset + 1
-        if not (batch.is_control and batch.is_crc_valid):  # the bit needs a valid checksum
+        if not (batch.is_control and batch.is_crc_valid):  # the control bit is reliable only with a valid checksum
             limits = self._left_rows, self._left_bytes, HEADERS, CAP_BYTES, self._value_bytes
             rows, found_bytes, unpacked_bytes, is_cut = batch.records_from(self.offset, *limits)
             found = [LogRecord(*row) for row in rows if row[0] < self.end]

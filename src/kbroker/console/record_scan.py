@@ -14,12 +14,12 @@ from kbroker.console.wire_partition import WirePartition
 from kbroker.decoders.decoders import DecodedRecord, Decoders
 from kbroker.decoders.expression import Expression
 
-STEP_MS = 150  # of one step; the chunk that passes it is the last
-STEP_BYTES = 32 << 20  # of keys and values
+STEP_MS = 150  # maximum time of one step; the chunk that exceeds it is the last
+STEP_BYTES = 32 << 20  # maximum size of keys and values of one step
 STEP_RECORDS = 200_000
-CHUNK = 5000  # records of one read
+CHUNK = 5000  # maximum number of records of one read
 _LOOK_AT_CLOCK = 64  # records between two reads of the clock; it is also read for each decoded record
-FIRST_WINDOW = 500  # records of the first step backwards; each next step is twice as long, up to CHUNK
+FIRST_WINDOW = 500  # offsets of the first window backwards; each next window is twice as long, up to CHUNK
 DECODED_BYTES = 1 << 20  # a longer key or value is not decoded, and filters examine its beginning
 
 

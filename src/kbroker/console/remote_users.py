@@ -10,7 +10,7 @@ from kbroker.console.connections import CLIENT_ID, RETRY_S, Identity
 from kbroker.console.passwords import MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS, SignedIn
 from kbroker.console.requests import PageError
 
-MAX_USERS = 1000  # a new one ends the sessions of the oldest one
+MAX_USERS = 1000  # a further user ends the sessions of the oldest
 
 
 class RemoteUsers:

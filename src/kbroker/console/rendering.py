@@ -113,7 +113,7 @@ def _moment(ms: float) -> datetime | None:
 
 
 def _time(ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since 1970 in UTC. Args: ``form``: some templates pass another one."""
+    """Return a time since 1970 in UTC. Args: ``form``: a format of strftime."""
     if ms is None or ms < 0:
         return "no time"
     moment = _moment(ms)

@@ -13,10 +13,10 @@ from kbroker.common.request_log_names import JSON_SUFFIX, is_file_name
 from kbroker.console.record_reader import read_records
 from kbroker.console.site import Site
 
-RECORDS = 5000  # of the topic's partitions together
+RECORDS = 5000  # maximum number of records from all partitions of the topic
 STEP = 500
-TAIL_BYTES = 4 << 20  # of a file
-ARROW_BATCHES = 8  # of each partition; one holds many requests
+TAIL_BYTES = 4 << 20  # maximum number of bytes read at the end of a file
+ARROW_BATCHES = 8  # maximum number of batches of each partition; each contains many requests
 #: Columns of the log in the order of a LoggedRequest's fields.
 _TEXTS = ("client_id", "principal", "address", "connection")
 _TIMES = (

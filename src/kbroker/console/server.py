@@ -38,7 +38,7 @@ class ConsoleServer:
         host, port: address of the HTTP port; 0 selects a free one.
         token: browsers must send it. None: those of this machine need none, but if the properties contain credentials,
             a token is generated, because other users of this machine must not use them.
-        may_edit: true if pages may change things.
+        may_edit: whether pages may change things.
         registry: the Schema Registry used to decode messages.
     Raises: ValueError for a malformed address or property.
     Threads: start and stop from one thread.

@@ -79,9 +79,9 @@ class Local(NamedTuple):
 class Parts(NamedTuple):
     """Data of a console that all its pages share.
 
-    ``local``: None in `kbroker console`; ``place``: display name of the cluster; ``may_edit``: true if pages may
-    change things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: the
-    Schema Registry used to decode messages.
+    ``local``: None in `kbroker console`; ``place``: display name of the cluster; ``may_edit``: whether pages may change
+    things; ``started_ms``: start time, since 1970; ``applied``: the changes that were made; ``registry``: the Schema
+    Registry used to decode messages.
     """
 
     connections: Connections

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
 
 
-AHEAD_BYTES = 8 << 20  # of one request for several partitions
+AHEAD_BYTES = 8 << 20  # maximum size of the response to one request for several partitions
 
 
 class _Read(NamedTuple):

@@ -64,7 +64,7 @@ def register_broker_metrics(exposition: Exposition, parts: BrokerParts) -> None:
 class RequestFigures:
     """Request metrics of all network threads together.
 
-    The families of one scrape share a snapshot: the first family that is read a second time takes the next one.
+    The families of one scrape share a snapshot: the first family that is read a second time takes a new snapshot.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -97,7 +97,7 @@ class RequestFigures:
         return [((name,), Buckets(counts, spent)) for name, (counts, spent) in sorted(found.items())]
 
     def sums(self, family: str, split: Callable[[_Figures], Iterable[tuple[tuple[str, ...], float]]]) -> Series:
-        """Return the sum over the threads of each API and each of the labels that ``split`` finds."""
+        """Return the sums over all threads, by API and by the labels that ``split`` returns."""
         found: dict[tuple[str, ...], float] = {}
         for name, figures in self._all(family):
             for labels, value in split(figures):
@@ -106,15 +106,15 @@ class RequestFigures:
         return sorted(found.items())
 
     def totals(self, key: Literal["request_bytes", "response_bytes", "network_ns"]) -> Series:
-        """Return the sum of one figure of each API."""
+        """Return the sum of one figure over all threads, by API."""
         return self.sums(key, lambda figures: [((), figures[key])])
 
     def by_version(self) -> Series:
-        """Return the requests of each API and version."""
+        """Return the number of requests by API and version."""
         return self.sums("versions", lambda figures: [((str(v),), n) for v, n in figures["versions"].items()])
 
     def errors(self) -> Series:
-        """Return the error codes in the responses of each API."""
+        """Return the counts of error codes in the responses, by API and error."""
         return self.sums("errors", lambda figures: [((_error_name(code),), n) for code, n in figures["errors"].items()])
 
 
@@ -325,7 +325,7 @@ def _throttle_times(parts: BrokerParts, method: Literal["throttle_time", "ip_thr
 
 
 def _descriptor_shortages(parts: BrokerParts) -> Series:
-    pairs = zip(parts.server.listeners, parts.server.acceptors, strict=False)  # none while they end
+    pairs = zip(parts.server.listeners, parts.server.acceptors, strict=False)  # there are no acceptors during the stop
     return [((bound.name,), acceptor.out_of_descriptors) for bound, acceptor in pairs]
 
 
@@ -421,7 +421,7 @@ LOGS: tuple[Row[BrokerParts], ...] = (
 
 
 def _of_service(measure: Callable[[TransactionService], M], before: M) -> Callable[[BrokerParts], M]:
-    """Return a reader of the transaction service; it returns ``before`` until the first use starts it."""
+    """Return a reader of the transaction service; the reader returns ``before`` until the service has started."""
 
     def read(parts: BrokerParts) -> M:
         service = parts.ctx.transaction_service.started

@@ -9,7 +9,7 @@ from kbroker.observe.http_routes import HttpError, only
 from kbroker.quota.explanation import QuotaExplainer, UnknownConnectionError
 
 COMPARE = "compare."
-MOST_CHARACTERS = 32_767  # of a client id in Kafka's protocol
+MOST_CHARACTERS = 32_767  # maximum length of a client id in Kafka's protocol
 
 
 def explanation_of_query(explainer: QuotaExplainer, query: dict[str, str]) -> dict[str, Any]:

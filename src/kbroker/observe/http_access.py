@@ -3,8 +3,8 @@
 Programs of this machine need no token if they could also query the broker by Kafka's protocol without authentication:
 if every listener authenticates its clients, or there is an authorizer, they need the token as well.
 
-A foreign page in a browser on this machine must not read it. Therefore a request without the token must come from the
-loopback interface, name the port by an address or as localhost (a foreign name resolved to 127.0.0.1 is DNS
+A foreign page in a browser on this machine must not read the port. Therefore a request without the token must come from
+the loopback interface, name the port by an address or as localhost (a foreign name resolved to 127.0.0.1 is DNS
 rebinding), come from no other site's page, and through no proxy.
 """
 

@@ -41,7 +41,7 @@ class MetricsServer:
     ``/metrics``: the exposition. ``/health``: 200 while the process can respond and needs no operator. ``/ready``: 200
     while clients are served. Both are 503 otherwise, with the reason. A path of ``routes``: the result of its function,
     as JSON, if ``access`` allows it. A path below one of ``mounted``: the response of its pages. Anything else: 404.
-    While ``MAX_SCRAPES`` are served, or ``MAX_ROUTE_CALLS``, a further one gets 503, so that ``/health`` and
+    A request beyond ``MAX_SCRAPES`` scrapes or ``MAX_ROUTE_CALLS`` calls at once gets 503, so that ``/health`` and
     ``/ready`` always get a response.
 
     Args: ``exposition``; ``obstacle`` returns the reason why no clients are served, "" if they are; ``host``; ``port``:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MetricsService:
-    """Metrics and HTTP port of a broker. ``/ready`` succeeds between ``ready`` and ``stop``. Parts add to ``routes``.
+    """Metrics and HTTP port of a broker. ``/ready`` succeeds from ``ready`` to ``not_ready``. Parts add to ``routes``.
 
     Threads: start, ready and stop from one thread; ``exposition`` from any.
     """

@@ -12,9 +12,9 @@ from kbroker.common.http_server import HttpHandler
 from kbroker.observe.mounted_pages import MountedPages
 
 MAX_WITH_PAGES = 128  # maximum number of connections: a browser opens several for each page
-MAX_BODY_BYTES = 1 << 16  # of a form
-MAX_SKIPPED_BYTES = 8 << 20  # of a refused body
-MAX_CHUNK_LINE = 1024  # bytes of the line before a chunk
+MAX_BODY_BYTES = 1 << 16  # maximum size of a form
+MAX_SKIPPED_BYTES = 8 << 20  # maximum number of bytes read of a refused body
+MAX_CHUNK_LINE = 1024  # maximum number of bytes read of the line before a chunk
 PRIVATE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 
 
@@ -45,7 +45,7 @@ class PageHandler(HttpHandler):
 
     @property
     def body_bytes(self) -> int | None:
-        """Size of the request's body; None if it is not known."""
+        """Size of the request's body in bytes; None without a valid Content-Length."""
         length = self.headers.get("Content-Length", "")
         return int(length) if length.isascii() and length.isdigit() and len(length) < 10 else None
 
@@ -79,7 +79,7 @@ class PageHandler(HttpHandler):
         self.send_sentence(405, sentence, (allow,))
 
     def skip_body(self) -> None:
-        """Read a body that is refused: a connection that is closed before that is reset, and its response lost."""
+        """Read a refused body: a connection that is closed with unread bytes is reset, and its response is lost."""
         if self.headers.get("Transfer-Encoding", "").strip().lower() != "chunked":
             self._skip(min(self.body_bytes or 0, MAX_SKIPPED_BYTES))
             return

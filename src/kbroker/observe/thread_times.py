@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker._core.clock import SystemClock
 
 MOST_THREADS = 500
-BASELINE_MS = 500  # minimum age of the snapshot with which a new one is compared; without one, the oldest
+BASELINE_MS = 500  # minimum age of the look with which a new look is compared; else the oldest
 KEPT_LOOKS = 32
 
 
@@ -27,7 +27,7 @@ class Looks:
         self._looks: list[Look] = []
 
     def shares(self, look: Look) -> tuple[dict[object, tuple[float, ...]], float | None]:
-        """Return the growth per time since an earlier look, for all its keys, and the elapsed time in milliseconds.
+        """Return the growth per nanosecond since an earlier look, for common keys, and the elapsed milliseconds.
 
         Without an earlier look: an empty dict, and None.
         """

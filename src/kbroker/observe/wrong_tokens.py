@@ -6,8 +6,8 @@ import threading
 
 from kbroker._core.clock import BaseClock
 
-GUESSES = 5  # wrong tokens of one address within GUESS_MS
-ALL_GUESSES = 100  # of all addresses; then an address without a right token so far must wait
+GUESSES = 5  # maximum number of wrong tokens of one address within GUESS_MS
+ALL_GUESSES = 100  # of all addresses; with as many, an address without a right token so far must wait
 GUESS_MS = 60_000
 MAX_RIGHT = 1000
 

@@ -269,7 +269,7 @@ class XRay:
 
 
 def _slowness(sample: Mapping[str, Any]) -> float:
-    """Return the rank of a request; a Fetch's remote time is a wait for records on purpose."""
+    """Return a request's total time in ms, but for a Fetch without its remote time, the wait for records."""
     return float(sample["total_ms"] - (sample["remote_ms"] if sample["api_key"] == 1 else 0))
 
 

@@ -40,7 +40,7 @@ FACTORS = (
     "transaction.state.log.replication.factor",
     "share.coordinator.state.topic.replication.factor",
 )
-#: Default replication factor, if there are as many nodes.
+#: Default replication factor; the number of nodes if that is lower.
 DEFAULT_FACTOR = 3
 #: Ports that only the first node opens, unless the system chooses them.
 FIXED_PORTS = ("kbroker.metrics.listener",)
@@ -54,7 +54,7 @@ class EmbeddedCluster:
         settings: values by Kafka's names, for each node; they override the defaults. A listener with port 0 gets a free
             port on each node, another port P gets P, P + 1 and so on.
         racks: ``broker.rack`` of each node, in the order of their ids.
-        virtual_clock: each node has a clock that only a test advances, see ``advance_ms``.
+        virtual_clock: whether each node has a clock that only a test advances; see ``advance_ms``.
         defaults: instead of TEST_DEFAULTS.
     Raises: ConfigError for a bad value; ValueError for a wrong number of nodes or racks.
     Threads: start, stop and changes of nodes from one thread at a time; the rest from any.
@@ -92,7 +92,7 @@ class EmbeddedCluster:
         config = BrokerConfig(base)
         first = config.node_id
         start_epoch_ms = SystemClock().wall_ms()
-        #: Source of the time of the logs; each node has its own with virtual clocks.
+        #: Clock of the logs, and of the nodes unless the clocks are virtual: each node then has another one.
         self.clock: BaseClock = VirtualClock(start_epoch_ms) if virtual_clock else SystemClock()
         self._nodes: dict[int, EmbeddedBroker] = {}
         try:
@@ -155,7 +155,7 @@ class EmbeddedCluster:
                 node.start()
 
     def stop(self) -> None:
-        """Stop all nodes, and delete the data; a failure of one is raised after the others have stopped. Idempotent.
+        """Stop all nodes, and delete the data; a node's failure is raised after the others have stopped. Idempotent.
 
         In a signal handler during `start`, that start is cancelled.
         """

@@ -27,7 +27,7 @@ from kbroker.testing.embedded import EmbeddedBroker
 logger = get_logger(__name__)
 
 MAX_BODY_BYTES = 1 << 20
-MAX_CONNECTIONS = 256  # tests wait on it from many processes
+MAX_CONNECTIONS = 256  # many test processes may wait at the port
 
 
 class _Served(NamedTuple):

@@ -28,7 +28,7 @@ _MISSING = object()
 
 
 class ControlError(Exception):
-    """A request that failed; status 400 marks wrong usage."""
+    """Failure of a request; status 400 marks wrong usage."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class ControlError(Exception):
         self.code = code
 
     def document(self) -> dict[str, object]:
-        """The JSON of the response."""
+        """Return the response as a JSON object."""
         response: dict[str, object] = {"error": str(self)}
         if self.code is not None:
             response["code"] = self.code
@@ -321,7 +321,7 @@ def _shown_markers(number: int, topic: str | None, held: HeldMarkers) -> Body:
 
 
 def _shown_record(partition: int, record: Record) -> Body:
-    """Return a record with bytes in base64: a topic may hold anything."""
+    """Return a record with its bytes in base64: a topic may contain any bytes."""
     headers = [{"key": key, "value": _base64(value)} for key, value in record.headers]
     return {
         "partition": partition,

@@ -81,8 +81,7 @@ class EmbeddedBroker(Broker):
         settings: values by Kafka's names; they override the defaults. With ``log.dirs`` the data is kept there.
         clock: source of time; a VirtualClock stops until it is advanced.
         snapshots: keep data in a temporary folder (in /dev/shm where it exists) instead of memory, as snapshots need;
-            it is removed when the broker stops.
-        defaults: instead of TEST_DEFAULTS.
+        the folder is removed when the broker stops. defaults: instead of TEST_DEFAULTS.
     Raises: ConfigError for a bad value, and for a setting that looks like a misspelled one.
     Threads: as Broker; ``faults`` from any thread.
     """
@@ -111,7 +110,7 @@ class EmbeddedBroker(Broker):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Raise an error that explains methods that only a VirtualBroker has."""
+            """Raise AttributeError, with an explanation for methods that only a VirtualBroker has."""
             if hasattr(VirtualBroker, name):
                 how = "use VirtualBroker(), or broker_factory(virtual_clock=True)"
                 raise AttributeError(f"{name} needs a broker with virtual time, this one follows its clock; {how}")
@@ -248,7 +247,7 @@ class EmbeddedBroker(Broker):
     # ------------------------------------------------------------ groups of the consumer protocol
 
     def group_members(self, group: str) -> dict[str, set[tuple[str, int]]]:
-        """Return the partitions that each member has or is giving up, by member id.
+        """Return the partitions that each member has or is releasing, by member id.
 
         Raises: KafkaError GROUP_ID_NOT_FOUND for a group of the classic protocol, or an unknown one.
         """
@@ -380,7 +379,7 @@ class VirtualBroker(EmbeddedBroker):
     def advance_ms(self, delta_ms: int, timeout_s: float = 10.0) -> None:
         """Move the time forward in one step, and return when everything that became due is done.
 
-        A task that repeats runs once for one step, however long that is. Connections that became idle are closed, but
+        A periodic task runs once per step, however long the step is. Connections that became idle are closed, but
         this does not wait until their clients have noticed.
 
         Raises: ValueError for a negative step; TimeoutError after ``timeout_s`` real seconds.

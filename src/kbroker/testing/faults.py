@@ -37,7 +37,7 @@ ADVANCE_MS = 60_000
 class Fault:
     """One rule and its hits so far; made by ``FaultRules.add``.
 
-    As a context manager it is removed at the end of the block; a block that succeeds without a single hit fails.
+    As a context manager it is removed at the end of the block; after a success without a hit, AssertionError is raised.
 
     Threads: any. Attributes are those of ``FaultRules.add``; ``id`` names the rule.
     """
@@ -71,16 +71,16 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """Number of requests that it has matched so far."""
+        """Number of requests that the rule has matched so far."""
         return self._hits
 
     @property
     def left(self) -> int:
-        """Number of requests that it will still match; -1: until it is removed."""
+        """Number of requests that the rule will still match; -1: all until it is removed."""
         return UNLIMITED if self.count == UNLIMITED else self.count - self._hits
 
     def remove(self) -> None:
-        """Remove the rule; dropped requests are closed, delayed ones are served at the end of their delay."""
+        """Remove the rule; connections of dropped requests are closed, and delays continue to their end."""
         self._rules.remove(self)
 
     def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
@@ -90,7 +90,7 @@ class Fault:
                 raise TimeoutError(f"{self} has {self._hits} hits of {hits} after {timeout_s:g} s{self._story()}")
 
     def assert_hit(self, times: int | None = None) -> None:
-        """Raise AssertionError unless it has matched a request; ``times``: the exact number."""
+        """Raise AssertionError unless the rule has matched a request; ``times``: the exact number."""
         if self._hits == times or (times is None and self._hits > 0):
             return
         wanted = "at least 1" if times is None else str(times)
@@ -114,7 +114,7 @@ class Fault:
         then = "drop" if self.drop else "disconnect" if self.disconnect else self.error.name if self.error else ""
         return " then ".join(word for word in (delay, "execute" if self.execute else "", then) if word)
 
-    # Under the rules' lock.
+    # The callers of these methods hold the rules' lock.
     def meets(self, key: int, client_id: str, topics: frozenset[str]) -> bool:
         if self.left == 0 or (self.keys and key not in self.keys):
             return False

@@ -1,6 +1,6 @@
 """Responses that refuse a request with an error, as bodies for the codec.
 
-APIs that Python serves have their own ``failure``; these APIs are served natively and never fail as a whole there.
+APIs that Python serves have their own ``failure``; the others are served natively and never fail as a whole there.
 """
 
 from __future__ import annotations

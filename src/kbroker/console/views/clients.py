@@ -13,7 +13,7 @@ from kbroker.telemetry.decoder import has_decoder
 from kbroker.telemetry.instances import ClientInstance
 from kbroker.telemetry.series import Key, Value
 
-VALUES = 200  # of a page
+VALUES = 200  # maximum number of values on a page
 #: Latencies that the list shows: the maximum over all nodes of a client.
 PRODUCE_LATENCY = "org.apache.kafka.producer.node.request.latency.avg"
 FETCH_LATENCY = "org.apache.kafka.consumer.fetch.manager.fetch.latency.avg"

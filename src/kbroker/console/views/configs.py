@@ -20,7 +20,7 @@ from kbroker.metadata.configs.config_entries import topic_entries
 
 KINDS = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
 ROWS = 100
-MAX_CONFIGS = 100  # of one form
+MAX_CONFIGS = 100  # maximum number of configs in one form
 ORIGINS = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "set for this topic",
     ConfigSource.DYNAMIC_BROKER_CONFIG: "set for this broker",
@@ -270,7 +270,7 @@ def edit(site: Site, form: Query) -> Change:
 
 
 def _topic_id(site: Site, resource: Resource) -> UUID | None:
-    """Return the id of a topic, as a topic that was created again is another one; None if the user may not see it."""
+    """Return the id of a topic, since its name may name another one later; None if it is hidden, or not a topic."""
     is_topic = resource.kind is ConfigResourceType.TOPIC
     return site.cluster.fetch_metadata([resource.name])[0].topic_id if is_topic else None
 

@@ -18,10 +18,10 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Site, View, address, short_enough
 
-PARTITIONS = 200  # of a page
+PARTITIONS = 200  # maximum number of partitions on a page
 MEMBERS = 200
-NAMES = 20  # partitions of a member that are named
-ASSIGNMENT_BYTES = 1 << 18  # of a member's assignment that is decoded
+NAMES = 20  # maximum number of partitions of a member that are named
+ASSIGNMENT_BYTES = 1 << 18  # maximum size of a member's assignment that is decoded
 LONGEST_TOPIC = 249  # characters; an assignment, chosen by a client, may have longer names
 
 

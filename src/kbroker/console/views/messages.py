@@ -29,7 +29,7 @@ HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
 #: Limits for all headers of a record, in a list and alone: the header that exceeds it is the last.
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 MAX_PARTITIONS = 100  # partitions examined together; of a larger topic, the page shows only one
-DOWNLOADED = 5000  # records of a file
+DOWNLOADED = 5000  # maximum number of records in a file
 REGISTRY_WAIT_S = 3.0  # for which a page waits for the Schema Registry; few pages are made at a time
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
 _AS_THEY_ARE = ("json", "text", "hex")  # formats that need no decoder; hexadecimal is shown as a dump
@@ -62,7 +62,7 @@ class _Search(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A step, the positions of the next ones in both directions (None: no records there), and its direction."""
+    """A step, the positions of the steps before and after it (None: no records there), and its direction."""
 
     step: Step
     older: dict[int, int] | None

@@ -11,7 +11,7 @@ from kbroker.console.history import Rates
 from kbroker.console.requests import Query
 from kbroker.console.site import Json, Site, View
 
-XRAY_ROWS = 50  # connections, and operations of each purgatory
+XRAY_ROWS = 50  # maximum number of connections, and of operations of each purgatory
 
 
 class Notice(NamedTuple):

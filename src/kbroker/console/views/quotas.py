@@ -186,7 +186,7 @@ class Chart(NamedTuple):
 
 
 def explain(site: Site, query: Query) -> View:
-    """Show the effect of quotas on one client."""
+    """Return the effect of quotas on one client."""
     user, client_id, address = query.text("user", "ANONYMOUS"), query.text("client-id"), query.text("ip")
     connection = query.text("connection") or None
     try:

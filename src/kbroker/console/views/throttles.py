@@ -17,7 +17,7 @@ from kbroker.console.site import Site, View
 from kbroker.quota.explanation import KEY_OF_TYPE
 from kbroker.quota.verdict import Verdict
 
-ROWS = 30  # of the map, a page
+ROWS = 30  # maximum number of rows of the map on a page
 VERDICTS = 50
 SHADES = 6
 BINS = SECONDS // BIN_S

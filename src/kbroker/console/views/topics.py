@@ -19,8 +19,8 @@ from kbroker.console.site import Site, View
 from kbroker.metadata.image.partition_registration import PartitionRegistration
 from kbroker.metadata.topics import TopicView
 
-PARTITIONS = 100  # of a page
-MOST_OFFSETS = 2000  # partitions whose offsets a page requests
+PARTITIONS = 100  # maximum number of partitions on a page
+MOST_OFFSETS = 2000  # maximum number of partitions whose offsets a page requests
 SORTS_OF_ALL, SORTS_OF_BROKER = ("name", "partitions", "size"), ("name", "partitions", "records", "size", "rate")
 
 
@@ -145,7 +145,7 @@ def _local_figures(site: Site, name: str, has_sizes: bool) -> Figures:
 
 
 def _sizes(site: Site, names: Sequence[str]) -> Mapping[TopicPartition, int]:
-    """Return the bytes of partitions; none if the user may not see them: that needs Describe on the cluster."""
+    """Return the bytes of partitions; none if they cannot be read, for example without Describe on the cluster."""
     if not names:
         return {}
     try:

@@ -15,8 +15,8 @@ from kbroker.console.paging import part_of
 from kbroker.console.requests import PageError, Query
 from kbroker.console.site import Site, View, address, short_enough
 
-PARTITIONS = 200  # of a transaction that are shown
-LOOKED_AT = 500  # partitions at a time
+PARTITIONS = 200  # maximum number of shown partitions of a transaction
+LOOKED_AT = 500  # number of partitions searched at a time
 DEFAULT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 MAX_MINUTES = 60 * 24 * 365
 ENDED = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
@@ -52,7 +52,7 @@ def transactions(site: Site, query: Query) -> View:
 
 
 def transaction(site: Site, query: Query) -> View:
-    """Return one transactional id."""
+    """Return one transactional id with its transaction."""
     found = _described(site, query.needed("id"))
     values = {
         "found": found,

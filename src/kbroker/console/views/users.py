@@ -15,7 +15,7 @@ from kbroker.console.site import Site, View, address
 
 PASSWORD_BYTES = 24
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384  # of Kafka
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384  # limits of Kafka
 
 
 def users(site: Site, query: Query) -> View:
