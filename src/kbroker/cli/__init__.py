@@ -60,7 +60,7 @@ class OneLineErrors(CommandGroup):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -129,9 +129,9 @@ class OneLineErrors(CommandGroup):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
+    """Make Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second Ctrl-C ends the process at once.
 
-    During an import the first one ends the process too: the set-up code of compiled modules discards exceptions.
+    During an import the first Ctrl-C ends the process too: the set-up code of compiled modules discards exceptions.
     No effect if Ctrl-C is ignored, or outside the main thread.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -166,7 +166,7 @@ def interruptible() -> Iterator[None]:
 def ended_by(*numbers: int, again: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
     """Make signals end the command like an exit.
 
-    Args: `again`: action on further ones during the clean-up: the process ends at once, or they are ignored.
+    Args: `again`: action on further signals during the clean-up: the process ends at once, or they are ignored.
 
     No effect on signals that are ignored, or outside the main thread.
     """
@@ -244,7 +244,7 @@ def is_throttled(error: Exception) -> bool:
 
 
 def failed(message: str, status: int) -> int:
-    """Print one line; return the status."""
+    """Print a message as one line on stderr; return the status."""
     from kbroker.cli.output import styled
     from kbroker.common.printable import printable
 

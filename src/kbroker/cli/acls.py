@@ -248,7 +248,7 @@ def principal_of(text: str, option: str) -> str:
 
 
 def address_of(host: str, expected: str) -> None:
-    """Check an address: brokers do not look up names, so a rule with one is never used. Raises: BadParameter."""
+    """Check an address; brokers look up no names, so a rule with a name never matches. Raises: BadParameter."""
     from ipaddress import ip_address
 
     try:
@@ -267,7 +267,7 @@ def check_operation(kind: ResourceType, operation: str) -> None:
 
 
 def need(found: T, options: str) -> T:
-    """Return the given value. Raises: UsageError if there is none."""
+    """Return the value of options. Raises: UsageError if it is empty."""
     if not found:
         raise click.UsageError(f"expected {options}, got none")
     return found

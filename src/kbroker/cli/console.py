@@ -10,7 +10,7 @@ from kbroker.cli.options import bootstrap_option, client_properties
 from kbroker.cli.record_options import RegistryOptions, registry_options
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
-TOKEN = r"[!-~]{16,1024}"  # can be sent in a header
+TOKEN = r"[!-~]{16,1024}"  # characters that a header can carry, and the allowed length
 
 
 @click.command()

@@ -201,7 +201,7 @@ def _partitions(
 
 
 class _Lines:
-    """Printer of records up to a number of them."""
+    """Printer of at most ``max_messages`` records."""
 
     def __init__(self, printer: RecordPrinter, max_messages: int | None) -> None:
         self._printer, self._left, self._out = printer, max_messages, binary_stdout()
@@ -209,8 +209,8 @@ class _Lines:
     def of(self, source: _Source, timeout_s: float | None) -> Iterator[Sequence[Record]]:
         """Print records as they arrive; yield those that were printed or do not match.
 
-        The iteration ends after ``max_messages`` records, when none has arrived for ``timeout_s``, and at the end of a
-        range.
+        The iteration ends after ``max_messages`` records, when no record has arrived for ``timeout_s``, and at the end
+        of a range.
         Raises: BrokenPipeError if nothing reads the output any more.
         """
         last = time.monotonic()
@@ -241,7 +241,7 @@ class _Lines:
 
 
 def _timestamp_ms(text: str, option: str) -> int:
-    """Return the milliseconds of a number or an ISO 8601 time; UTC if it names no zone."""
+    """Return a time in ms since 1970, from such a number or from ISO 8601; UTC by default. Raises: BadParameter."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     return datetime_ms(text, option, "ms since 1970 or ")

@@ -18,8 +18,8 @@ from kbroker.common.errors import KafkaError
 from kbroker.common.units import counted
 from kbroker.decoders.decoders import Decoders
 
-RECORDS = 10  # of one request, and partitions that cannot be read; the other records are counted
-PARTITION_BYTES = 1 << 20  # of one Fetch; a larger batch is still read
+RECORDS = 10  # maximum number of shown records plus unreadable partitions of a request; the other records are counted
+PARTITION_BYTES = 1 << 20  # maximum size of one Fetch; a larger batch is still read
 LINE_CHARACTERS = 300
 NO_OFFSETS = (
     "the log does not have the offsets of this Produce: the broker records them with kbroker.request.log.offsets=true"

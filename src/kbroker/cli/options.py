@@ -23,7 +23,7 @@ T = TypeVar("T")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-EXIT_DIFFERENT = 3  # of a `diff` with --exit-code
+EXIT_DIFFERENT = 3  # exit status of a `diff` with --exit-code
 COMMAND_CONFIG = "kbroker.command_config"
 _NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after an ordinary hyphen
 FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
@@ -78,7 +78,7 @@ class CommandGroup(click.Group):
         return name, command, rest
 
 
-MOST = 1e12  # of any unit up to hours, the milliseconds are a 64-bit integer
+MOST = 1e12  # maximum number of any unit up to hours: the milliseconds fit into 64 bits
 
 
 class Finite(click.FloatRange):
@@ -114,7 +114,7 @@ class EntityName(_TextParam):
 
 
 class Duration(_IntParam):
-    """A time with its unit, such as 30s or 5min, as milliseconds. Args: ``least``: milliseconds."""
+    """A time with its unit, such as 30s or 5min, as milliseconds. Args: ``least``: minimum in milliseconds."""
 
     name = "time"
 
@@ -155,7 +155,7 @@ exit_code_option = click.option(
 
 
 def command_config_option(command: F) -> F:
-    """`--command-config`, or KBROKER_COMMAND_CONFIG, which `connect` looks up."""
+    """Add `--command-config`, or KBROKER_COMMAND_CONFIG, which `connect` looks up."""
     return click.option(
         "--command-config",
         type=FILE,
@@ -169,7 +169,7 @@ def command_config_option(command: F) -> F:
 
 
 def bootstrap_option(command: F) -> F:
-    """`--bootstrap-server`, or KBROKER_BOOTSTRAP; and `--command-config`."""
+    """Add `--bootstrap-server`, or KBROKER_BOOTSTRAP; and `--command-config`."""
     return click.option(
         "--bootstrap-server",
         "-b",
@@ -183,7 +183,7 @@ def bootstrap_option(command: F) -> F:
 
 
 def file_and_prune(effect: str) -> Callable[[F], F]:
-    """FILE.yaml, the options of the cluster, and `--prune` with this effect, as one decorator."""
+    """Return a decorator that adds FILE.yaml, the options of the cluster, and `--prune` with this effect."""
     return decorators(
         click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml"),
         bootstrap_option,
@@ -192,7 +192,7 @@ def file_and_prune(effect: str) -> Callable[[F], F]:
 
 
 def http_options(command: F) -> F:
-    """`--http` and `--token` of a broker's HTTP port, for `http_port`."""
+    """Add `--http` and `--token` of a broker's HTTP port, for `http_port`."""
     return decorators(
         click.option(
             "--http",
@@ -236,7 +236,7 @@ def http_port(bootstrap_server: str, http_url: str | None, token: str | None) ->
 
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
-    """Open a `Cluster` with the security of `--command-config`; a malformed address is wrong usage."""
+    """Open a `Cluster` with the security of `--command-config`. Raises: BadParameter for a malformed address."""
     return connect_with(_command_config(), bootstrap_server, **settings)
 
 
@@ -294,7 +294,7 @@ def _of_properties(make: Callable[[dict[str, str]], T], file: Path, option: str)
 
 
 def key_values(words: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return `NAME=VALUE` words as a dict."""
+    """Return `NAME=VALUE` words as a dict. Raises: BadParameter."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")

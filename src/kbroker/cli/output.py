@@ -18,7 +18,7 @@ from kbroker.common.errors import Errors, ignoring
 from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.common.printable import columns_of, printable, printable_json
 
-MAX_WIDTH = 100  # of a column: names of clients may have 32,767 characters
+MAX_WIDTH = 100  # maximum width of a column: names of clients may have 32,767 characters
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
@@ -127,7 +127,7 @@ def json_rows(as_json: bool) -> Iterator[list[dict[str, object]]]:
 
 
 def json_line(value: object) -> bytes:
-    """Return a document as one line of UTF-8; other bytes in its texts are replaced."""
+    """Return a document as one line of UTF-8; invalid bytes in its texts are replaced."""
     return utf8(json.dumps(value, ensure_ascii=False)) + b"\n"
 
 
@@ -137,7 +137,7 @@ def utf8(text: str) -> bytes:
 
 
 def binary_stdout() -> BinaryIO:
-    """Return standard output for bytes."""
+    """Return the binary stream of standard output."""
     return sys.stdout.buffer
 
 

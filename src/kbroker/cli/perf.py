@@ -81,7 +81,7 @@ class _Run(NamedTuple):
 
 
 def perf_options(default_records: int) -> Callable[[Callable[..., None]], Any]:
-    """Options of all three commands, which a command gets as its first argument."""
+    """Return a decorator that adds the options of all three commands; a command gets them as its first argument."""
     options = decorators(
         click.argument("topic", shell_complete=topic_names),
         bootstrap_option,
@@ -333,7 +333,7 @@ class Pace:
         self._begun_ns = clock.now_ns()
 
     def wait(self, number: int) -> None:
-        """Wait until it is the turn of a record."""
+        """Wait until the record with this number is due."""
         if self._rate > 0:
             early_s = number / self._rate - (self._clock.now_ns() - self._begun_ns) / 1e9
             if early_s > 0.001:

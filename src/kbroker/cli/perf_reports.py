@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 MAX_SAMPLES = 500_000
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
 BAR_CHARACTERS = 40
-_STEPS = (1, 2, 5)  # of the limits of a histogram, in each decade
+_STEPS = (1, 2, 5)  # upper limits of a histogram's rows in each decade
 FIELDS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"  # noqa: E501  as Kafka prints it
 
 
@@ -109,7 +109,7 @@ class ProduceStats:
         )
 
     def elapsed_ms(self) -> int:
-        """Return the time since the first send."""
+        """Return the milliseconds since this object was created."""
         return self._clock.now_ms() - self._begun_ms
 
     def total_line(self) -> str:

@@ -83,7 +83,7 @@ def _as_of(context: click.Context, option: click.Parameter, word: str | None) ->
 
 
 def _dates(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Require days in the form that names them in tables: any other would match nothing."""
+    """Require days in the form that names them in tables: any other form would match nothing."""
     for word in words:
         try:
             day = datetime.strptime(word, "%Y-%m-%d").strftime("%Y-%m-%d")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Prefix of the lines of Spark's JVM that are kbroker's own, which a command shows without --verbose.
 OUR_LINES = "kbroker: "
-EXECUTOR_SECONDS = 15.0  # until a cluster without executors is reported
+EXECUTOR_SECONDS = 15.0  # time until a cluster without executors is reported
 
 
 def progress(common: dict[str, Any]) -> ProgressDisplay:

@@ -34,7 +34,7 @@ MAX_RECORDS, MAX_FILE_BYTES = 1_000_000, 500_000_000
 
 
 def default_limit(topic: str | None, logs: Sequence[str], connector: str, bootstrap_server: str) -> int | None:
-    """Return the limit of a batch, records of a topic or bytes of files; None where only a whole batch is in order."""
+    """Return the limit of a batch, records of a topic or bytes of files; None if only a whole batch is in order."""
     if topic is None:
         return MAX_FILE_BYTES if len(logs) == 1 else None
     if connector == "kbroker":

@@ -12,7 +12,7 @@ _PLAIN = {"…": "~", "·": ".", "▲": "^", "▼": "v", "↑": "^", "↓": "v",
 
 
 def has_all_characters(stream: object) -> bool:
-    """Return whether a stream of text takes every character."""
+    """Return whether a stream of text can encode every character."""
     encoding = getattr(stream, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name.startswith("utf-")
 
@@ -21,7 +21,7 @@ def make_printable() -> None:
     """Make standard output accept every character: replace those that its encoding lacks, or print an escape.
 
     kbroker's own symbols are replaced by characters of the same width: the bars of charts become digits, 8 for a full
-    one. Without a locale Python chooses ASCII, although terminals support UTF-8, which is then used, as in click.
+    one. Without a locale Python chooses ASCII, although terminals support UTF-8; UTF-8 is then used, as in click.
     """
     codecs.register_error(HANDLER, _plainly)
     for stream in (sys.stdout, sys.stderr):

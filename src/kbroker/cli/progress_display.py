@@ -20,9 +20,9 @@ from kbroker.common.threads import new_thread
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
 
-DRAW_MS = 200  # between two drawings of the bar
-LINE_MS = 10_000  # between two lines without a terminal
-FIRST_MS = 1_000  # shorter steps get no bar
+DRAW_MS = 200  # time between two drawings of the bar
+LINE_MS = 10_000  # time between two lines without a terminal
+FIRST_MS = 1_000  # duration below which a step gets no bar
 BAR_CHARACTERS = 24
 _ERASE = "\r\x1b[2K"
 

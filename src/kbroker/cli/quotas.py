@@ -301,7 +301,7 @@ def shadow() -> None:
 
 
 def shadow_arguments(command: F) -> F:
-    """Arguments and options of the shadow commands."""
+    """Add the arguments and options of the shadow commands."""
     return decorators(
         click.argument("keys", nargs=-1, metavar="[KEY]..."),
         bootstrap_option,

@@ -23,7 +23,7 @@ DECODERS = (
     *("avro", "protobuf", "json-schema", "registry", "kafka"),
 )
 
-#: Names of encoders, likewise.
+#: Names of encoders, for --help; a test compares them with those of kbroker.decoders.encoders.
 ENCODERS = (
     *("text", "json", "hex", "base64", "boolean", "int16", "int32", "int64", "float", "double", "uuid", "msgpack"),
     *("avro", "protobuf", "json-schema", "registry"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kbroker.client.consumer import Record
     from kbroker.client.schema_registry import Schema, SchemaId, SchemaRegistry
 
-CHECKED = 1000  # records by default
+CHECKED = 1000  # number of records to examine by default
 
 
 @click.group(cls=CommandGroup)

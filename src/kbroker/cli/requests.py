@@ -25,7 +25,7 @@ from kbroker.protocol.schema import apis
 if TYPE_CHECKING:
     from kbroker.cli.logged_records import LoggedRecords
 
-LOOKED_BACK = 10_000  # records of each partition
+LOOKED_BACK = 10_000  # maximum number of existing records read of each partition
 HEADER = ("TIME (UTC)", "API", "CLIENT", "QUEUE", "LOCAL", "REMOTE", "SEND", "TOTAL", "THROT")
 WIDTHS = (12, 12, 12, 6, 6, 6, 6, 6, 6)
 
@@ -130,7 +130,7 @@ def _tail(batches: Iterator[list[Row]], wanted: Filter, last: int, show: _Lines)
 
 
 def _show_first(held: deque[Row], seen: int, fit: int, show: _Lines) -> None:
-    """Print the last existing records; or a note if none exist."""
+    """Print the last existing records; or a note if there are none or the filters match none."""
     if not seen:
         note("expected records of a request log, found none so far")
     elif not fit:
@@ -189,7 +189,7 @@ def _api_name(name: str) -> str:
 
 
 def _decision(verdict: Row, is_shadow: bool) -> str:
-    """Return the decision of a quota, or of a shadow; of several, that of the longest served delay."""
+    """Return the decision of a quota, or of a shadow, as text."""
     unit = "" if verdict["quota_type"] in ("Request", "ControllerMutation", "ConnectionRate") else "B"
     who = [
         f"{kind} {printable(verdict[key], 20)}"

@@ -162,7 +162,7 @@ def _planned(
     plan: dict[str, Offsets] | None,
     makes_share_groups: bool,
 ) -> list[GroupReset]:
-    """Plan for every group before the first commit: if one cannot be reset, none is changed."""
+    """Return the plans of all groups, made before the first commit: if a group cannot be reset, none is changed."""
     if not names:
         names = tuple(g.group_id for g in groups.list_groups() if g.group_type in WITH_OFFSETS)
     return [
@@ -202,7 +202,7 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
 
 
 def datetime_ms(text: str, option: str = "--to-datetime", others: str = "") -> int:
-    """Return the milliseconds of an ISO 8601 time; UTC without a zone, as in Kafka's tool. Raises: BadParameter."""
+    """Return an ISO 8601 time in ms since 1970; UTC without a zone, as in Kafka's tool. Raises: BadParameter."""
     try:
         return offset_reset.datetime_ms(text)
     except ValueError as error:

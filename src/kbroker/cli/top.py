@@ -59,7 +59,7 @@ def top(
     context = click.get_current_context()
 
     def in_context(call: Callable[[], Any]) -> Any:
-        with context.scope(cleanup=False):  # `connect` reads options from it, on any thread
+        with context.scope(cleanup=False):  # `connect` reads options from the context, on any thread
             return call()
 
     watch = UsageWatch(

@@ -164,9 +164,9 @@ def sorted_rows(usage: Usage, state: State) -> list[Any]:
 
 
 def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
-    """Return the view's table: ``most`` rows from the first shown one on, in ``width`` columns of a terminal.
+    """Return the view's table: ``most`` rows from the first shown row on, in ``width`` columns of a terminal.
 
-    A narrow terminal shows fewer columns, but always the first and the sort column; only the first is cut.
+    A narrow terminal shows fewer columns, but always the first and the sort column; only the first column is cut.
     """
     view = VIEWS[state.view]
     rows = sorted_rows(usage, state)
@@ -198,7 +198,7 @@ def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
 
 
 def _fitting(widths: Sequence[int], sort: int, width: int) -> list[int]:
-    """Return the numbers of the columns that fit; drop others from the right, but not the first and the sorted one."""
+    """Return the numbers of the columns that fit; drop others from the right, but not the first and the sort column."""
     shown = list(range(len(widths)))
     while len(shown) > 1 and min(widths[0], NARROWEST) + sum(1 + widths[number] for number in shown[1:]) > width:
         dropped = next((number for number in reversed(shown[1:]) if number != sort), None)

@@ -200,7 +200,7 @@ def create(
 
 
 def _of_file(path: Path, partitions: int, replication_factor: int, configs: dict[str, str]) -> list[NewTopic]:
-    """Return the topics of a file, with these values where it leaves them out."""
+    """Return the topics of a file, with the given values in place of those that it leaves out."""
     from kbroker.client.cluster_file import read_cluster_file
 
     listed = read_cluster_file(path).topics

@@ -40,7 +40,7 @@ class HttpAccess:
     """Access check of one port, except for /metrics, /health and /ready; mounted pages use it too.
 
     Args: ``token``: kbroker.console.token, None without one. ``clock`` of the log's rate limit.
-        ``trusts_this_machine``: whether its programs need no token. ``setting``: name of the token's setting.
+        ``trusts_this_machine``: its programs need no token. ``setting``: name of the token's setting.
     Threads: any.
     """
 
