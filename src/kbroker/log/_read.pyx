@@ -23,7 +23,7 @@ from kbroker.protocol._records cimport BatchHeader, RecordView, batch_decompress
 
 cdef enum:
     READ_TRIES = 4
-    UNPACK_CAP_BYTES = 268435456
+    UNPACK_CAP_BYTES = 2147483647   # the limit of a Produce may have been higher than it is now
 
 
 cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAppend *recent) noexcept nogil:

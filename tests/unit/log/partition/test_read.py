@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
+from kbroker.protocol.compression import CompressionType
+from kbroker.protocol.records import RecordBatchBuilder
 from tests.support.compaction import marker
 from tests.support.log_files import NOW_MS, base_of, batch, gzip_batch, open_log, read_all
 from tests.support.wire import split
@@ -129,6 +133,16 @@ def test_transactions(tmp_path: Path) -> None:
         log.close(clean=clean)
         log = open_log(tmp_path / "t-0", clean=clean)
         assert log.last_stable_offset == 4
+
+
+@pytest.mark.soak
+def test_offset_for_timestamp_in_a_batch_of_many_bytes(tmp_path: Path) -> None:
+    """A batch is searched that has more than 256 MiB when it is unpacked; a Produce may have sixteen times its size."""
+    log = open_log(tmp_path / "t-0", config={"max.message.bytes": 20 << 20})
+    builder = RecordBatchBuilder(compression=CompressionType.ZSTD)
+    builder.append(None, bytes(257 << 20), NOW_MS)
+    assert log.append(builder.build()).error == 0
+    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS, 0)
 
 
 def test_offset_for_timestamp_is_below_the_readable_end(tmp_path: Path) -> None:
