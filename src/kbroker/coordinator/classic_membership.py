@@ -33,6 +33,8 @@ logger = get_logger(__name__)
 
 # a first join has no session yet, and the close of a muted connection is not detected
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
+# a rebalance that no member has joined is repeated until the sessions end; a client may have chosen a time-out of 0
+LEAST_REPEAT_MS = 100
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
 NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
 
@@ -247,7 +249,8 @@ class Membership:
                     group.remove(member.member_id)
                     self._heartbeat_over(group, member.member_id)
             if group.members and not group.elect_joined_leader():
-                self.watch_join(group, DelayedJoin(self, group, group.rebalance_timeout_ms))
+                again_ms = max(group.rebalance_timeout_ms, LEAST_REPEAT_MS)
+                self.watch_join(group, DelayedJoin(self, group, again_ms))
                 return
             group.next_generation(self._clock.wall_ms())
             logger.info(

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
+from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.classic_membership import Membership
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_shard import GroupShard
 from tests.support.errors import error_of, raising
@@ -422,6 +425,30 @@ def test_a_rebalance_that_no_member_rejoins_waits_on(groups: Groups) -> None:
     assert groups.members() == [static.member_id]
     groups.after(30_000)
     assert groups.state() == "Empty"
+
+
+def test_a_rebalance_time_out_of_zero_does_not_occupy_the_reaper(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance that no member rejoins is not repeated at once, even if the client chose a time-out of 0."""
+    first = groups.lone()
+    static = groups.join(instance="i", rebalance_ms=0)
+    again = groups.join(first.member_id).one
+    groups.sync(static.one.member_id, 2, instance="i")
+    groups.sync(again.member_id, 2, {})
+    waits: list[int] = []
+    wait = Membership.watch_join
+
+    def counted(membership: Membership, group: ClassicGroup, waiting: DelayedOperation) -> None:
+        waits.append(waiting.timeout_ms)
+        if len(waits) < 30:
+            wait(membership, group, waiting)
+
+    monkeypatch.setattr(Membership, "watch_join", counted)
+    groups.leave(again.member_id)
+    groups.after(1000)
+    assert waits == [0, *[100] * 11]
+    assert groups.members() == [static.one.member_id]
 
 
 # ---------------------------------------------------------------- the whole
