@@ -236,6 +236,9 @@ class GroupCoordinator:
                 if not group.is_empty or isinstance(group, ShareGroup):
                     on_joined(self._join_consumer_group(group, request))
                     return
+                if not request.member_id and not (request.protocol_type and request.protocols):
+                    on_joined(JoinResult(Errors.INCONSISTENT_GROUP_PROTOCOL, ""))  # before the group is converted
+                    return
                 group = None if request.member_id else self._kinds[group.KIND].to_classic(group)
             if group is None:
                 on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, request.member_id))

@@ -151,6 +151,16 @@ def test_an_empty_group_is_of_the_protocol_of_who_comes_next() -> None:
     assert bench.kind() == "classic"
 
 
+@pytest.mark.parametrize("how", [{"protocols": []}, {"kind": ""}, {"member_id": "stranger"}])
+def test_a_refused_join_does_not_convert_an_empty_group(bench: ConsumerGroupBench, how: dict[str, Any]) -> None:
+    bench.join("new")
+    bench.beat("new", -1)
+    assert bench.topic is not None
+    count = bench.topic.record_count
+    assert bench.groups.join(**how).one.error is not Errors.NONE
+    assert (bench.kind(), bench.state(), bench.topic.record_count) == ("consumer", "Empty", count)
+
+
 def test_a_classic_member_joins_a_consumer_group(bench: ConsumerGroupBench) -> None:
     bench.join("new")
     required = bench.groups.join(protocols=protocols(), known=True).one
