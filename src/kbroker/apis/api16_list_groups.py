@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from kbroker.common.java.java_values import trim
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
-
-JAVA_SPACE = "".join(map(chr, range(33)))  # removed by Java's trim
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -14,7 +13,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     As in Kafka, space around a state does not count. Kafka matches NotReady, the state in its responses, as not_ready
     only; here both match.
     """
-    asked = [state.lower().strip(JAVA_SPACE) for state in body.get("StatesFilter") or ()]
+    asked = [trim(state.lower()) for state in body.get("StatesFilter") or ()]
     states = {"notready" if state == "not_ready" else state for state in asked}
     types = {kind.lower() for kind in body.get("TypesFilter") or ()}
     may_see_all = ctx.auth.allows(request, checks.LIST_GROUPS_ALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_values import trim
 from kbroker.requests.context import Body
 from kbroker.requests.rows import error_fields
 
@@ -33,7 +34,7 @@ def accepted(result: _Result) -> Body:
 def check_texts(body: Body, *names: str) -> None:
     """Refuse empty texts. Raises: KafkaError INVALID_REQUEST."""
     for name in names:
-        if body[name] is not None and not body[name].strip():
+        if body[name] is not None and not trim(body[name]):
             raise invalid(f"{name} can't be empty.")
 
 

@@ -314,6 +314,15 @@ def test_a_topic_named_twice_in_a_heartbeat_counts_as_a_whole(bench: Bench) -> N
     assert bench.ask("ConsumerGroupHeartbeat", 1, body)["MemberEpoch"] == 3
 
 
+@pytest.mark.parametrize(("member_id", "error"), [(" \t", 42), ("\0\x1f", 42), ("\u00a0", 0), ("\u2003", 0)])
+def test_a_blank_member_id_is_one_of_javas_blanks(bench: Bench, member_id: str, error: int) -> None:
+    """Control characters are blank, and the blanks of Unicode are not."""
+    bench.bench.serve_groups(ConsumerGroupBench().coordinator)
+    body = {"GroupId": "g", "MemberId": member_id, "MemberEpoch": 0, "RebalanceTimeoutMs": 5000}
+    body |= {"TopicPartitions": [], "SubscribedTopicNames": ["t"]}
+    assert bench.ask("ConsumerGroupHeartbeat", 1, body)["ErrorCode"] == error
+
+
 def test_a_protocol_that_is_not_offered(bench: Bench) -> None:
     """With group.coordinator.rebalance.protocols=classic both APIs return UNSUPPORTED_VERSION, as in Kafka."""
     groups = ConsumerGroupBench(settings=replace(AT_ONCE, is_enabled=False))
