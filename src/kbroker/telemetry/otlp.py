@@ -100,8 +100,11 @@ def _text_of(value: Any) -> str | None:
     return str(getattr(value, kind)) if kind in _SCALARS else None
 
 
-def add_attributes(message: MetricsData, attributes: Mapping[str, str]) -> None:
-    """Add attributes to the resources of a push; the client's own attributes of the same names are replaced."""
+def add_attributes(message: MetricsData, attributes: Mapping[str, str | None]) -> None:
+    """Add attributes to the resources of a push; the client's own attributes of the same names are replaced.
+
+    Args: ``attributes``: a text of None only removes the client's own attribute.
+    """
     for resource in message.resource_metrics:
         kept = [one for one in resource.resource.attributes if one.key not in attributes]
         if len(kept) < len(resource.resource.attributes):
@@ -109,4 +112,5 @@ def add_attributes(message: MetricsData, attributes: Mapping[str, str]) -> None:
             del resource.resource.attributes[:]
             resource.resource.attributes.extend(kept)
         for name, text in attributes.items():
-            resource.resource.attributes.add(key=name).value.string_value = text
+            if text is not None:
+                resource.resource.attributes.add(key=name).value.string_value = text

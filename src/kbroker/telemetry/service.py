@@ -88,8 +88,8 @@ class TelemetryService:
     def _removed(self, client: ClientInstance) -> None:
         self.series.remove(client.uuid)
 
-    def _identity(self, push: Push) -> dict[str, str]:
-        """Return the attributes by which the endpoint distinguishes clients, named as in ``match``.
+    def _identity(self, push: Push) -> dict[str, str | None]:
+        """Return the attributes by which the endpoint distinguishes clients, named as in ``match``; None: not sent.
 
         They are cut, because each resource of a push gets a copy of them.
         """
@@ -99,7 +99,7 @@ class TelemetryService:
             "principal": push.sender.principal,
             "kbroker.node.id": str(self._broker),
         }
-        return {name: text[: otlp.MAX_NAME] for name, text in found.items() if text is not None}
+        return {name: text and text[: otlp.MAX_NAME] for name, text in found.items()}
 
 
 def _sender_of(push: Push) -> dict[str, str | None]:

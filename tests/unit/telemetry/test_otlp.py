@@ -86,11 +86,12 @@ def test_too_many_resources() -> None:
 
 def test_attributes_for_an_endpoint() -> None:
     """Attributes of the broker replace the client's attributes of the same name; others are kept."""
-    message = gauges({"a": 1}, resource="r")
-    message.resource_metrics[0].resource.attributes.add(key="client_id").value.string_value = "forged"
-    add_attributes(message, {"client_id": "c"})
-    found = [(one.key, one.value.string_value) for one in message.resource_metrics[0].resource.attributes]
-    assert found == [("client_rack", "r"), ("client_id", "c")]
+    for client_id, expected in (("c", [("client_id", "c")]), (None, [])):
+        message = gauges({"a": 1}, resource="r")
+        message.resource_metrics[0].resource.attributes.add(key="client_id").value.string_value = "forged"
+        add_attributes(message, {"client_id": client_id})
+        found = [(one.key, one.value.string_value) for one in message.resource_metrics[0].resource.attributes]
+        assert found == [("client_rack", "r"), *expected]
 
 
 def test_the_decoder_is_found_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:

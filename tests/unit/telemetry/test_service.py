@@ -175,6 +175,21 @@ def test_an_endpoint_gets_the_client_with_its_metrics(tmp_path: Path, monkeypatc
     rig.service.close(5)
 
 
+def test_a_client_without_an_id_cannot_forge_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client id of a request may be null; an attribute of this name is then removed."""
+    rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
+    sent: list[bytes] = []
+    assert rig.service.forwarder is not None
+    monkeypatch.setattr(rig.service.forwarder, "put", sent.append)
+    message = gauges({"a": 1})
+    message.resource_metrics[0].resource.attributes.add(key="client_id").value.string_value = "forged"
+    nameless = CLIENT._replace(facts={**CLIENT.facts, "client_id": None})
+    assert rig.push(message.SerializeToString(), sender=nameless) is Errors.NONE
+    (found,) = MetricsData.FromString(sent[0]).resource_metrics
+    assert "client_id" not in {one.key for one in found.resource.attributes}
+    rig.service.close(5)
+
+
 def test_each_resource_gets_a_short_client_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Untruncated, a client id of 32,767 characters in each of 10,000 empty resources would be 330 MB."""
     rig = Rig(tmp_path, **{"kbroker.telemetry.otlp.endpoint": "http://127.0.0.1:1"})
