@@ -26,7 +26,7 @@ from kbroker.log.log_dir import LogDir, remove_folder
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 
 INITIAL_TASK_DELAY_MS = 30_000
-PURGE_PERIOD_MS = 30_000
+PURGE_PERIOD_MS, LEAST_PURGE_PERIOD_MS = 30_000, 1000  # at least: each run takes the append lock of every partition
 HIGH_WATERMARK_PERIOD_MS = 5_000  # replica.high.watermark.checkpoint.interval.ms
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class LogTasks:
         """Schedule all tasks."""
         integer = self._config.integer
         self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
-        purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
+        purge_ms = max(LEAST_PURGE_PERIOD_MS, min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS))
         self._every("segment-deletion", self.purge_deleted, purge_ms)
         check_ms = integer("producer.id.expiration.check.interval.ms")
         # not soon after the start, when producers whose records have old timestamps may send batches again

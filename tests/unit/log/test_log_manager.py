@@ -16,6 +16,7 @@ from kbroker.log import checkpoints
 from kbroker.log import manager as log_manager
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.folder_scan import TopicLogs
+from kbroker.log.log_tasks import LogTasks
 from kbroker.log.manager import LogManager, StartCancelled
 from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, create, delete, kill, pass_time
 
@@ -289,6 +290,19 @@ def test_retention_follows_the_clock(brokers: Brokers, clock: VirtualClock, tmp_
         pass_time(manager, clock, 30_010)
     assert not list((tmp_path / "orders-0").glob("*.deleted"))
     assert not (tmp_path / "orders-0" / f"{0:020}.log").exists()
+
+
+def test_files_without_a_delay_are_unlinked_once_a_second(
+    brokers: Brokers, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task visits every partition, so that it must not run at each tick of the scheduler."""
+    runs: list[int] = []
+    monkeypatch.setattr(LogTasks, "purge_deleted", lambda self, *folders: runs.append(clock.now_ms()))
+    manager, _ = brokers.start(settings={"log.segment.delete.delay.ms": "0"})
+    began_ms = clock.now_ms()
+    for _ in range(125):
+        pass_time(manager, clock, 20)
+    assert [at_ms - began_ms for at_ms in runs] == [1000, 2000]
 
 
 def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
