@@ -321,6 +321,7 @@ _BY_NAME = {
     checkpoints.RECOVERY_POINT_CHECKPOINT: _dump_checkpoint,
     checkpoints.LOG_START_CHECKPOINT: _dump_checkpoint,
     checkpoints.HIGH_WATERMARK_CHECKPOINT: _dump_checkpoint,
+    checkpoints.CLEANER_OFFSET_CHECKPOINT: _dump_checkpoint,
     checkpoints.LEADER_EPOCH_CHECKPOINT: _dump_epochs,
     checkpoints.PARTITION_METADATA: _dump_partition_metadata,
 }

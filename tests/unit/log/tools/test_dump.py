@@ -164,10 +164,10 @@ def test_snapshot(tmp_path: Path) -> None:
 
 def test_state_files_and_unknown_names(tmp_path: Path) -> None:
     """Checkpoints are shown, and the error for a file of another kind has its name."""
-    checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
-    assert [describe(r) for r in dump_file(tmp_path / "recovery-point-offset-checkpoint")] == [
-        "topic: t partition: 0 offset: 5"
-    ]
+    for kind in ("recovery-point-offset", "log-start-offset", "replication-offset", "cleaner-offset"):
+        path = tmp_path / f"{kind}-checkpoint"
+        checkpoints.offset_checkpoint(path).write({("t", 0): 5})
+        assert [describe(r) for r in dump_file(path)] == ["topic: t partition: 0 offset: 5"]
     with pytest.raises(UnknownFileError, match=r"x\.txt"):
         dump_file(tmp_path / "x.txt")
     with pytest.raises(UnknownFileError, match="20 digits"):
