@@ -41,7 +41,8 @@ class ShareState(NamedTuple):
         """Return the number of records that are not delivered completely; None if it is unknown."""
         if self.start_offset == UNINITIALIZED_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
             return None
-        return end_offset - self.start_offset - self.delivery_complete_count
+        lag = end_offset - self.start_offset - self.delivery_complete_count
+        return (lag + (1 << 63)) % (1 << 64) - (1 << 63)  # a long of Java: any start offset can be stored
 
 
 class StateChange(NamedTuple):

@@ -54,6 +54,14 @@ def test_the_state_survives_a_restart() -> None:
     assert share.restart().coordinator.summary(KEY) == expected._replace(batches=())
 
 
+@pytest.mark.parametrize(
+    ("start_offset", "lag"), [(10, -7), (-5, 8), (4 - 2**63, 2**63 - 1), (3 - 2**63, -(2**63)), (-(2**63), 3 - 2**63)]
+)
+def test_a_lag_is_a_long_of_java(start_offset: int, lag: int) -> None:
+    """Any start offset can be stored; the lag of one near the minimum overflows as in Kafka."""
+    assert ShareState(start_offset=start_offset, delivery_complete_count=0).lag(3) == lag
+
+
 @pytest.mark.parametrize("verb", ["read", "delete"])
 def test_a_change_that_another_request_has_begun_is_on_disk(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     """A request that finds its change made returns when the records of the first request are synced."""
