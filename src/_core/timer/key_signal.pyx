@@ -77,6 +77,17 @@ cdef bint add(KeySignalCore *signal, int64_t high, int64_t low) noexcept nogil:
     return is_good
 
 
+cdef void remove(KeySignalCore *signal, int64_t high, int64_t low) noexcept nogil:
+    cdef WatchedKey *watched
+    mutex_lock(&signal.lock)
+    watched = find(signal, high, low)
+    if watched != NULL:
+        hash_remove(&signal.table, &watched.node)
+        atomic_store(&signal.watched, signal.table.count)
+        free(watched)
+    mutex_unlock(&signal.lock)
+
+
 cdef WatchedKey *take_events(KeySignalCore *signal, bint waits) noexcept nogil:
     """Return the keys that had events, chained; wait for the first one if ``waits``. NULL: none, or closed."""
     cdef WatchedKey *found
@@ -137,6 +148,10 @@ cdef class KeySignal:
             is_good = add(self.core, high, low)
         if not is_good:
             raise MemoryError
+
+    def unwatch(self, int64_t high, int64_t low):
+        with nogil:
+            remove(self.core, high, low)
 
     def wait(self):
         return self.taken(True)

@@ -114,10 +114,9 @@ class _ShareFetchRequest:
                 raise KafkaError(Errors.INVALID_REQUEST)
             connection_id = self.request.connection_id
             sessions.open(self.group_id, self.member_id, requested_places, connection_id)
-            if not self.request.is_disconnected:  # otherwise no event would end the watch
-                self.manager.watch_connection(connection_id)
-            if self.request.is_disconnected:  # closed before the watch
-                sessions.disconnected(connection_id)
+            self.manager.watch_connection(connection_id)
+            if self.request.is_disconnected:  # if it was closed before the watch, no event would end it
+                self.manager.disconnected(connection_id)
             return requested_places
         forgotten = [
             (topic["TopicId"], index) for topic in self.body["ForgottenTopicsData"] for index in topic["Partitions"]

@@ -322,6 +322,13 @@ class SharePartitionManager:
         self._connections[watched] = connection_id
         self._signal.watch(*watched)
 
+    def disconnected(self, connection_id: str) -> None:
+        """End the session of a closed connection, and its watch."""
+        watched = connection_key(connection_id)
+        self._signal.unwatch(*watched)
+        self._connections.pop(watched, None)
+        self.sessions.disconnected(connection_id)
+
     def run_waker(self) -> None:
         """Check fetches after appends, and end the sessions of closed connections, until `close`."""
         while events := self._signal.wait():

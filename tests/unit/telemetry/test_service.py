@@ -47,9 +47,10 @@ class Rig:
         self.folder = folder
         values = {"kbroker.telemetry.log.dir": str(folder), **settings}
         self.controller = MemoryController()
+        self.closed = ClosedConnections()
         metrics = Metrics(clock=self.clock)
         self.service = TelemetryService(
-            BrokerConfig(values), self.clock, self.controller, metrics, self.scheduler, ClosedConnections()
+            BrokerConfig(values), self.clock, self.controller, metrics, self.scheduler, self.closed
         )
 
     def push(self, data: bytes, codec: int = 0, *, is_last: bool = False, sender: Client = CLIENT) -> Errors:
@@ -76,6 +77,14 @@ def test_nothing_refers_to_a_closed_service(tmp_path: Path) -> None:
     assert rig.controller.publishers == [rig.service.manager]
     rig.service.close(5)
     assert rig.controller.publishers == []
+
+
+def test_a_connection_that_was_closed_before_its_request_is_not_watched(rig: Rig) -> None:
+    """No event would end the watch."""
+    rig.service.manager.get_subscription(UUID(int=0), CLIENT)
+    assert rig.closed.signal.watched == 1
+    rig.service.manager.get_subscription(UUID(int=0), CLIENT._replace(connection_id="p-0-2", is_closed=lambda: True))
+    assert rig.closed.signal.watched == 1
 
 
 @pytest.mark.parametrize("codec", CODECS)

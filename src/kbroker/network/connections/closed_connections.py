@@ -36,5 +36,7 @@ class ClosedConnections:
 
     def forget(self, connection_id: str) -> None:
         """Stop watching a connection."""
+        key = connection_key(connection_id)
+        self.signal.unwatch(*key)
         with self._lock:
-            self._watched.pop(connection_key(connection_id), None)
+            self._watched.pop(key, None)

@@ -16,6 +16,20 @@ def test_keys_are_watched_once() -> None:
         signal.watch(2**63, 0)
 
 
+def test_an_ended_watch_is_gone() -> None:
+    signal = KeySignal()
+    signal.unwatch(1, 1)
+    for low in range(3):
+        signal.watch(1, low)
+    signal.unwatch(1, 1)
+    assert signal.watched == 2
+    signal.unwatch(1, 1)
+    signal.watch(1, 1)
+    assert signal.watched == 3
+    with pytest.raises(OverflowError):
+        signal.unwatch(0, 2**63)
+
+
 def test_close_ends_the_wait_and_the_watches() -> None:
     signal = KeySignal()
     for low in range(1000):
