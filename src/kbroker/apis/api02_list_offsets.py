@@ -6,13 +6,10 @@ from typing import Any
 
 from kbroker.apis.api23_offset_for_leader_epoch import epoch_of_start
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.loggers import get_logger
 from kbroker.requests.cluster import led_partition
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.rows import each_partition
 from kbroker.security.authorizer import checks
-
-logger = get_logger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
@@ -81,8 +78,7 @@ def _lookup(log: Any, error: Errors, row: Body, body: Body, version: int) -> Bod
         return _response(index, Errors.NONE)  # nothing is tiered
     try:
         found = log.offset_for_timestamp(timestamp, isolation=1 if is_committed else 0)
-    except OSError as error:
-        logger.warning("cannot look up a time in partition %d: %s", index, error)
+    except OSError:  # counted and logged as a failed read
         return _response(index, Errors.KAFKA_STORAGE_ERROR)
     except ValueError:  # just deleted
         return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)

@@ -117,7 +117,6 @@ cdef class PartitionLog:
         self.topic = topic
         self.partition_id = partition
         self.in_memory = in_memory
-        self.directory = None
         if not in_memory:
             self.directory = os.fspath(directory)
             path = os.fsencode(self.directory)
@@ -229,6 +228,7 @@ cdef class PartitionLog:
         with nogil:
             rc = find_timestamp(state, timestamp_ms, upper, &found)
         if rc < 0:
+            open_state(self)        # deleted meanwhile: no disk has failed
             raise OSError(-rc, "log read")
         return OffsetAndTimestamp(found.offset, found.timestamp_ms, found.leader_epoch)
 

@@ -374,4 +374,6 @@ cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upp
         out.offset = -1
         out.timestamp_ms = -1
         out.leader_epoch = -1
-    return rc if rc < 0 else 0
+    if rc < 0 and not atomic_load(&partition.closed):
+        count_failure(partition, FAILED_READ, -rc if rc != -1 else 0)
+    return min(rc, 0)

@@ -121,6 +121,24 @@ def test_reads_of_what_is_no_batch_are_logged(
     ]
 
 
+def test_look_ups_of_times_that_fail_are_logged_together(
+    manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Clients repeat them several times a second; one line a minute has their number."""
+    log = manager.partition("orders", 0)
+    assert log.append(batch(b"x")).error == 0
+    with (tmp_path / "orders-0" / f"{0:020}.log").open("r+b") as file:
+        file.write(bytes(61))
+    for _ in range(3):
+        with pytest.raises(OSError, match="log read"):
+            log.offset_for_timestamp(0)
+    pass_time(manager, clock, 1000)
+    assert errors(caplog) == [
+        f"{tmp_path}: 3 reads failed, the last of partition orders-0: expected a record batch, found damage: "
+        "run kbroker log verify"
+    ]
+
+
 def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(
     manager: LogManager,
     clock: VirtualClock,

@@ -23,7 +23,6 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 _OF_KAFKA = ("kafka.authorizer.logger",)  # administrators use Kafka's name of this logger
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
-    "kbroker.apis.api02_list_offsets",
     "kbroker.apis.api28_txn_offset_commit",
     "kbroker.apis.api34_alter_replica_log_dirs",
     "kbroker.apis.api35_describe_log_dirs",
