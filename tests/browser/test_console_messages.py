@@ -66,9 +66,11 @@ def test_new_records_are_followed_and_paused(browser: Browser, root: str, broker
 
 
 def test_a_record_is_produced_by_keyboard(browser: Browser, root: str) -> None:
-    """A record is entered and applied by keyboard, and then shown in the list of messages."""
+    """A record is entered and applied by keyboard, and then shown in the list of messages; only a typed key is one."""
     browser.show(f"{root}produce?topic=followed")
+    assert browser.find("[name=key_null]").is_selected()
     browser.find("#key").send_keys("k1")
+    assert not browser.find("[name=key_null]").is_selected()
     browser.find("#value").send_keys('{"typed": "here"}')
     browser.find("#headers").send_keys("by=keyboard")
     browser.find("#repeat").send_keys("\ue007")  # Enter

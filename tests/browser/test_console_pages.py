@@ -97,6 +97,19 @@ def test_filtering_while_typing(browser: Browser, root: str) -> None:
     assert browser.script("return document.querySelector('[data-live]').dataset.live").endswith("q=team-5&sort=name")
 
 
+def test_fields_in_any_order(browser: Browser, root: str) -> None:
+    """The check while a user types leaves the focus where it is, and no difference of former values."""
+    browser.show(root + "topic-new")
+    browser.find("#partitions").send_keys("1")
+    browser.wait_for("a check without a name", "document.querySelector('#check .bad')")
+    assert browser.script("return document.activeElement.id") == "partitions"
+    browser.find("#topic").send_keys("later")
+    browser.wait_for("the difference", "document.querySelector('#check')?.innerText.includes('later')")
+    browser.find("#partitions").clear()
+    browser.find("#partitions").send_keys("0")
+    browser.wait_for("the expected number", "document.querySelector('#check .bad')?.innerText.includes('expected')")
+
+
 def test_a_page_without_a_mouse(browser: Browser, root: str) -> None:
     """The first key leads to a link past the menu, and each control can be reached by keyboard."""
     browser.show(root + "topics")

@@ -306,6 +306,8 @@ def test_lines_and_a_tombstone(pages: Console, broker: Broker) -> None:
         ({"partition": "7"}, "partition is &#39;7&#39;; expected a whole number from 0 to 1"),
         ({"repeat": "100000"}, "repeat is"),
         ({"lines": "1", "value": "\r\n"}, "has no lines"),
+        ({"key": "k", "key_null": "1"}, "The key has text, and null is checked"),
+        ({"value": "v", "value_null": "1"}, "The value has text, and null is checked"),
         ({"headers": "a=b\n" * 51}, "at most 50 headers"),
         ({"value": "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
         ({"headers": "a=" + "x" * 30_000, "repeat": "1000"}, "expected at most 4.0 MiB"),
@@ -319,6 +321,12 @@ def test_what_cannot_be_produced(pages: Console, given: dict[str, str], reason: 
     assert response.status == 400
     assert reason in response.body.decode()
     assert '<form method="post"' in response.body.decode()
+
+
+def test_a_first_line_end_is_shown_again(pages: Console) -> None:
+    """A browser drops the line end at the begin of a text area, and with it that of a value that is shown again."""
+    response = post(pages, "produce/preview", {**fields(pages), "value": "\nx", "repeat": "0"})
+    assert ">\n\nx</textarea>" in response.body.decode()
 
 
 def test_pages_that_only_show(broker: Broker) -> None:

@@ -99,7 +99,7 @@ def test_a_topic_is_created_as_it_was_shown(broker: Broker, pages: Console, capl
     [
         ({"topic": "a b"}, "name is invalid"),
         ({"topic": MARKUP}, "name is invalid"),
-        ({"topic": ""}, "lacks the parameter topic"),
+        ({"topic": ""}, "parameter topic is missing"),
         ({"topic": "x", "partitions": "0"}, "expected a whole number from 1"),
         ({"topic": "x", "replication": "2"}, "replication factor"),
         ({"topic": "x", "configs": "retention.ms=never"}, "retention.ms"),

@@ -58,7 +58,7 @@ class Query(NamedTuple):
         """Return a required value. Raises: PageError 400."""
         value = self.values.get(name)
         if not value:
-            raise PageError(400, f"The address lacks the parameter {name}.")
+            raise PageError(400, f"The parameter {name} is missing or empty.")
         return value
 
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:

@@ -44,6 +44,6 @@ def test_a_step_without_more_records_is_the_last(is_complete: bool) -> None:
 def test_a_message_without_its_offset_is_wrong_usage() -> None:
     """The page of one message needs its offset; without it, and with partition 0 offline, there was no partition."""
     search: Any = SimpleNamespace(number=None, partitions={1: None})
-    with pytest.raises(PageError, match="lacks the parameter offset") as caught:
+    with pytest.raises(PageError, match="parameter offset is missing") as caught:
         _record(search, Query({"topic": "t"}))
     assert caught.value.status == 400

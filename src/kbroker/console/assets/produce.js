@@ -1,6 +1,8 @@
-// Puts the text of a file into the field of the value.
+// A typed key unchecks "no key"; the text of a file becomes the value.
 "use strict";
 (() => {
+  const key = document.getElementById("key");
+  key?.addEventListener("input", () => { if (key.value) document.querySelector("[name=key_null]").checked = false; });
   const file = document.getElementById("file");
   if (!file) return;
   document.getElementById("from-file").hidden = false;

@@ -83,8 +83,12 @@ def _records(site: Site, form: Query) -> list[_Record]:
         except (UnencodableError, MissingPackageError) as error:
             raise PageError(400, f"The {part}: {str(error).rstrip('.')}.") from None
 
-    key = None if form.text("key_null") == "1" else encoded("key", form.text("key"))
-    if form.text("value_null") == "1":
+    is_null = {part: form.text(f"{part}_null") == "1" for part in ("key", "value")}
+    for part in is_null:
+        if is_null[part] and form.text(part):
+            raise PageError(400, f"The {part} has text, and null is checked; expected one of them.")
+    key = None if is_null["key"] else encoded("key", form.text("key"))
+    if is_null["value"]:
         return [_Record(key, None)]
     text = form.text("value").replace("\r\n", "\n")  # browsers send line ends in this form
     if form.text("lines") != "1":
