@@ -386,8 +386,7 @@ class LogManager:
     ) -> list[PartitionLog]:
         """Create partitions of a topic, durable after the next ``sync_folders``; existing ones are returned.
 
-        Args: ``is_known``: the partitions existed before, and could not be opened; a folder without a topic id is
-        theirs.
+        Args: ``is_known``: they existed before, and could not be opened: a folder without a topic id is theirs.
         Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be created; the partitions before it were created.
         """
         self._check_open()
