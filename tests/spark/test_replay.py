@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from kbroker.spark.tables.table import read_table
+from kbroker.spark.whatif import group
 from kbroker.spark.whatif.check import check, replay_exact, replay_updates
 from kbroker.spark.whatif.feed import Replay
 from kbroker.spark.whatif.group import spread_clients, units_of
@@ -56,6 +57,24 @@ def test_a_table_gives_what_one_process_gives(
     assert len(expected) > 20
     assert of_spark(verdicts_of_table(spark, table, quotas)) == expected
     assert of_spark(verdicts_of_rows(read_table(spark, table), quotas)) == expected
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_table_with_one_large_bucket(
+    spark: SparkSession, broker: LoggedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each row counts once, whether or not several tasks share the bucket."""
+    monkeypatch.setattr(group, "ROWS_PER_TASK", 100)
+    write_table(spark.createDataFrame(broker.table()), tmp_path / "table", buckets=1)
+    found = verdicts_of_table(spark, tmp_path / "table", QuotaSet(SETS[name]))
+    assert of_spark(found) == verdicts_of(Replay(QuotaSet(SETS[name])).feed(broker.table()))
+
+
+def test_an_hour_without_a_client_that_shares_a_counter(broker: LoggedBroker) -> None:
+    """Nothing is shuffled of a bucket's hour whose clients share nothing with those of another bucket."""
+    assert list(group._packed(broker.table(), 7, lambda client: -1)) == []
+    (packed,) = group._packed(broker.table(), 7, lambda client: 3 if client[1] == "a" else -1)
+    assert (packed["unit"].to_pylist(), packed["hour"].to_pylist()) == ([3], [7])
 
 
 def test_sums_by_client(spark: SparkSession, broker: LoggedBroker, table: Path) -> None:

@@ -113,8 +113,11 @@ def _shuffled(packed: DataFrame, units: int, work: Work, schema: pa.Schema) -> D
     return in_order.mapInArrow(partial(_unpacked, work), from_arrow_schema(schema))
 
 
-def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 1) -> DataFrame:
-    """Return a row for each bucket, or share of one, with its files by hours. Args: `slots`: parallel tasks."""
+def _tasks(spark: SparkSession, files: Iterable[DataFile], slots: int = 0) -> DataFrame:
+    """Return a row for each bucket, or share of one, with its files by hours.
+
+    Args: `slots`: parallel tasks, which may share a bucket; 0: each bucket is one task.
+    """
     buckets: dict[int, dict[int, list[str]]] = {}
     rows: dict[int, int] = {}
     for one in files:
@@ -262,7 +265,7 @@ def _packed(table: pa.Table, hour: int, unit_of: Callable[[Client], int]) -> Ite
     in_order = table.take(pa.array(order[np.searchsorted(unit[order], 0) :]))
     chosen = unit[order][len(unit) - in_order.num_rows :]
     starts = np.flatnonzero(np.diff(chosen, prepend=-1)).tolist()
-    for start, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(chosen)]):
         for begin in range(start, end, ROWS_AT_ONCE):
             some = in_order.slice(begin, min(end - begin, ROWS_AT_ONCE)).combine_chunks()
             sink = pa.BufferOutputStream()
