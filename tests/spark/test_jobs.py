@@ -21,6 +21,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
 from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.session_kind import changed_setting
 from kbroker.spark.tables import table_stream
 from kbroker.spark.tables.compaction import compact_table
 from kbroker.spark.tables.delta_table import Table, TableError, TableInfo, bucket_of, describe_table
@@ -200,6 +201,21 @@ def test_a_value_that_no_broker_writes(
     parsed = read_log(spark, LogSource.of_files(tmp_path))
     assert [one["reason"] for one in rejected(parsed).collect()] == ["a number that is too large"]
     assert good(parsed).count() == 1
+
+
+@pytest.mark.parametrize("is_adaptive", ["false", "true"])
+def test_a_batch_without_a_record(spark: SparkSession, day: Day, tmp_path: Path, is_adaptive: str) -> None:
+    """Spark's adaptive plan, the default, omits the counts of a batch of which no row is to be written."""
+    log, table = tmp_path / "requests.jsonl", tmp_path / "table"
+    log.write_text("no record\n")
+    source = LogSource.of_files(log)
+    with changed_setting(spark, "spark.sql.adaptive.enabled", is_adaptive):
+        done = ingest(spark, source, table, StreamOptions(buckets=1))
+        assert (done.batches, done.rows, done.rejected) == (1, 0, 1)
+        with log.open("a") as opened:
+            opened.write(f"{to_line(day.rows.slice(0, 1).to_pylist()[0], OURS)}\n")
+        done = ingest(spark, source, table, StreamOptions(buckets=1))
+        assert (done.batches, done.rows, done.rejected) == (1, 1, 0)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from kbroker.cli import cli
 from kbroker.common.request_log import VERSION
 from kbroker.spark import shared_folder
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables import compaction, table_place
+from kbroker.spark.tables import compaction, file_writer, table_place
 from kbroker.spark.tables.compaction import MAX_FILES, SHORTEST_RETENTION_MS, compact, compact_table, due_places, vacuum
 from kbroker.spark.tables.delta_table import (
     HOUR_US,
@@ -31,8 +31,10 @@ from kbroker.spark.tables.delta_table import (
     TableInfo,
     bucket_of,
 )
+from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.file_writer import PREFIX, ZSTD_ROWS, statistics
 from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_layout import ORDER
 from kbroker.spark.tables.table_place import TablePlace
 from tests.spark.committing import BUCKETS, ROWS, day_of_batches, placed, two_hours, write
 
@@ -121,6 +123,29 @@ def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypa
     assert compact(other, 0, 1, everything=True).hours == 0
     assert Table(table).version == mine.version
     assert sequences(table) == times(2)
+
+
+def test_files_that_are_too_large_for_one_are_merged_in_parts(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow cannot sort texts of 2 GiB at once, and the driver's memory is limited."""
+    rows = placed(two_hours())
+    mine = Table(table)
+    for number in range(5):
+        write(mine, "a", number, rows)
+    sizes = {one.path: read_columns(mine.place, [one.path], None).nbytes for one in mine.files()}
+    monkeypatch.setattr(compaction, "MAX_BYTES", int(2.5 * min(sizes.values())))
+    monkeypatch.setattr(file_writer, "ROW_GROUP_BYTES", min(sizes.values()) // 4)
+    done = compact(mine, 0, 1, everything=True)
+    assert (done.files_before, done.hours) == (len(sizes), 2)
+    assert sequences(table) == times(5)
+    places = Counter((one.date, one.hour, one.bucket) for one in mine.files())
+    assert set(places.values()) <= {3, 5}
+    assert 3 in places.values()
+    merged = [one for one in mine.files() if places[one.date, one.hour, one.bucket] == 3]
+    largest = max(merged, key=lambda one: one.rows)  # made of two files
+    found = read_columns(mine.place, [largest.path], ORDER[REQUEST_LOG])
+    assert found.equals(found.sort_by([(name, "ascending") for name in ORDER[REQUEST_LOG]]))
+    assert pq.ParquetFile(table / largest.path).num_row_groups > 1
+    assert compact(mine, 0, 1, everything=True).hours == 0
 
 
 def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> None:

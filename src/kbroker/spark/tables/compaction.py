@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from kbroker._core.clock import SystemClock
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.formatting import Progress, silent
@@ -27,7 +29,8 @@ LATE_FILES = 4  # the same in an hour that was compacted before: late records co
 HOUR_MS = 3_600_000
 RETENTION_MS = 7 * 24 * HOUR_MS
 SHORTEST_RETENTION_MS = 24 * HOUR_MS  # files of uncommitted batches are in no version
-MAX_ROWS = 1_000_000  # maximum number of rows rewritten together, in memory: about 300 bytes each
+MAX_ROWS = 1_000_000  # maximum number of rows rewritten together, in memory: about 300 bytes each in a request log
+MAX_BYTES = 512 << 20  # maximum of their sizes in memory, unless one file is larger; Arrow cannot sort texts of 2 GiB
 REWRITES_AT_ONCE = 2
 COMMIT_FILES = 2_000  # minimum number of files that one version replaces: versions of large tables are slow to write
 
@@ -87,10 +90,10 @@ def compact(
     done, waiting = Compacted(), _Rewritten([], [])
     with ThreadPoolExecutor(REWRITES_AT_ONCE) as pool:
         for groups in hours:
-            new = []
-            for one, group in zip(pool.map(lambda group: rewrite(table.place, kind, group, now_ms), groups), groups,
+            new: list[DataFile] = []
+            for made, group in zip(pool.map(lambda group: rewrite(table.place, kind, group, now_ms), groups), groups,
                                   strict=True):  # fmt: skip
-                new.append(one)
+                new += made
                 so_far += len(group)
                 rewritten(so_far, all_files)
             old = [one for group in groups for one in group]
@@ -137,11 +140,27 @@ def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
     return [group for group in groups if len(group) > 1]
 
 
-def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int) -> DataFile:
-    """Merge files of the same hour and bucket into one sorted file, which is not yet part of the table."""
-    rows = read_columns(place, [one.path for one in files], None)
-    in_order = rows.sort_by([(name, "ascending") for name in ORDER[kind] if name in rows.column_names])
-    return write_table_file(place, kind, files[0], in_order, now_ms)
+def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
+    """Merge files of the same hour and bucket into one sorted file, or several of about MAX_BYTES in memory.
+
+    They are not yet part of the table.
+    """
+    found: list[DataFile] = []
+    parts: list[pa.Table] = []
+    for one in files:
+        rows = read_columns(place, [one.path], None)
+        if parts and rows.nbytes + sum(part.nbytes for part in parts) > MAX_BYTES:
+            found.append(_merged(place, kind, files[0], parts, now_ms))
+            parts = []
+        parts.append(rows)
+    return [*found, _merged(place, kind, files[0], parts, now_ms)]
+
+
+def _merged(place: TablePlace, kind: str, like: DataFile, parts: Sequence[pa.Table], now_ms: int) -> DataFile:
+    rows = pa.concat_tables(parts, promote_options="permissive")
+    if len(parts) > 1:  # the rows of one file are in order
+        rows = rows.sort_by([(name, "ascending") for name in ORDER[kind] if name in rows.column_names])
+    return write_table_file(place, kind, like, rows, now_ms)
 
 
 def require_retention(retention_ms: int, *, short: bool) -> None:

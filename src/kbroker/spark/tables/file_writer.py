@@ -64,7 +64,8 @@ def write_files(place: TablePlace, kind: str, name: str, batches: Iterable[pa.Re
 def write_table_file(place: TablePlace, kind: str, like: DataFile, rows: pa.Table, now_ms: int) -> DataFile:
     """Write rows into a new file of the hour and bucket of `like`. Args: `now_ms`: since 1970."""
     new = _File(place, kind, COMPACTED, like.end_us // HOUR_US - 1, like.bucket)
-    for batch in rows.to_batches(max_chunksize=ROW_GROUP_ROWS):
+    at_once = ROW_GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+    for batch in rows.to_batches(max_chunksize=max(1, min(ROW_GROUP_ROWS, at_once))):
         new.write(batch)
     return data_file(new.close(), kind, now_ms)
 

@@ -336,8 +336,8 @@ class TableStream:
             hot=self._hot, split_rows=self.options.split_rows, now_ms=self.clock.wall_ms(),
         )  # fmt: skip
         rows = sum(one.rows for one in files)
-        # Spark does not plan an empty batch, such as that of a log that does not exist yet, and counts nothing
-        seen = {"all": 0, "rejected": 0} if not files and parsed.isEmpty() else counted.get
+        # Spark does not observe an empty batch, nor one that its adaptive plan has found to have no rows to write.
+        seen = counted.get if files else {"all": -1, "rejected": 0}
         if rows + seen["rejected"] != seen["all"]:
             # the observations of a task that Spark ran twice are counted twice
             seen = parsed.agg(*counts).collect()[0].asDict()
