@@ -37,9 +37,11 @@ def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
     describable = ctx.auth.allowed(request, checks.CREATE_TOPICS_CONFIGS, once)
     default = ctx.config.integer("num.partitions")
-    total = sum(
-        _partition_count(row, default) for row in body["Topics"] if row["Name"] in allowed or row["Name"] not in once
-    )
+    if sum(_partition_count(row, default) for row in body["Topics"] if row["Name"] in allowed) > (
+        MAX_PARTITIONS_PER_REQUEST
+    ):  # as in Kafka, an error of the whole request, before those of single topics
+        error = too_many_partitions()
+        return {"Topics": [_refused(row["Name"], error.error, error.message) for row in body["Topics"]]}
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
     for name, row in wanted.items():
@@ -48,9 +50,6 @@ def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
         elif name in once and name not in allowed:
             responses[name] = _refused(name, checks.CREATE_TOPICS.error, "Authorization failed.")
-        elif total > MAX_PARTITIONS_PER_REQUEST:
-            error = too_many_partitions()
-            responses[name] = _refused(name, error.error, error.message)
         else:
             topics[name] = _new_topic(row)
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)

@@ -77,6 +77,17 @@ def test_default_partitions_count_too() -> None:
     assert {row["ErrorCode"] for row in rows.values()} == {0}
 
 
+def test_only_topics_that_can_be_made_count() -> None:
+    """The partitions of repeated topics are not created; too many of the others are an error of the whole request."""
+    bench = make_bench()
+    twice = [new("b", 9_999), new("b", 9_999)]
+    rows = create(bench, new("a", 2), *twice, new("__cluster_metadata", 10_001))
+    assert {name: row["ErrorCode"] for name, row in rows.items()} == {"a": 0, "b": 42, "__cluster_metadata": 42}
+    body = {"Topics": [new("c", 10_001), *twice], "timeoutMs": 1000, "validateOnly": False}
+    found = bench.ask("CreateTopics", 7, body)["Topics"]
+    assert [(row["Name"], row["ErrorCode"]) for row in found] == [("c", 44), ("b", 44), ("b", 44)]
+
+
 class Counted(str):
     """Name that counts its comparisons."""
 
