@@ -17,4 +17,5 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         request,
         checks.INITIALIZE_SHARE_GROUP_STATE,
         lambda coordinator, key, row: coordinator.initialize(key, row["StateEpoch"], row["StartOffset"]),
+        omits_empty_topics=True,
     )

@@ -16,14 +16,18 @@ from kbroker.security.authorizer.checks import Check
 Run = Callable[[ShareCoordinator, SharePartitionKey, Body], dict[str, Any] | None]
 
 
-def each_partition(ctx: ApiContext, body: Body, request: RequestContext, check: Check, run: Run) -> Body:
+def each_partition(
+    ctx: ApiContext, body: Body, request: RequestContext, check: Check, run: Run, *, omits_empty_topics: bool = False
+) -> Body:
     """Return a row for each partition with the fields that ``run`` returns, or with an error.
 
-    The response is empty without a group id, or if a topic has no partitions.
+    The response is empty without a group id, or if a topic has no partitions. With ``omits_empty_topics`` it omits
+    topics without partitions instead, as Kafka's InitializeShareGroupState does.
     """
     if not ctx.auth.allows(request, check):
         return failure(body, check.error, request)
-    if not body["GroupId"] or not all(topic["Partitions"] for topic in body["Topics"]):
+    topics = [topic for topic in body["Topics"] if topic["Partitions"]]
+    if not body["GroupId"] or (len(topics) < len(body["Topics"]) and not omits_empty_topics):
         return {"Results": []}
     coordinator = ctx.share
 
@@ -35,7 +39,7 @@ def each_partition(ctx: ApiContext, body: Body, request: RequestContext, check: 
             return {"Partition": row["Partition"], **error_fields(error)}
 
     rows: dict[Any, dict[int, Body]] = {}  # a topic or partition that is repeated has one row
-    for topic in body["Topics"]:
+    for topic in topics:
         of_topic = rows.setdefault(topic["TopicId"], {})
         for row in topic["Partitions"]:
             of_topic[row["Partition"]] = result(topic["TopicId"], row)

@@ -2,6 +2,8 @@
 
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +17,7 @@ from tests.support.consumer_groups import AT_ONCE, ConsumerGroupBench
 from tests.support.fixtures import fixture_of
 from tests.support.groups import RANGE, Groups
 from tests.support.server import make_bench
-from tests.support.share_groups import ShareGroupBench
+from tests.support.share_groups import TOPIC_ID, Share, ShareGroupBench
 
 UNKNOWN_ID = uuid.UUID(int=0x1234)
 
@@ -264,6 +266,24 @@ def test_a_share_groups_topic_without_partitions_has_a_row(bench: Bench) -> None
     assert [(row["TopicName"], row["TopicId"], row["Partitions"]) for row in found["Responses"]] == [
         ("t", bench.topic.topic_id, [])
     ]
+
+
+def test_a_topic_without_partitions_in_a_change_of_share_partitions(bench: Bench) -> None:
+    """InitializeShareGroupState omits it; the response to the other requests is then empty, as in Kafka."""
+    share = Share()
+    bench.bench.ctx.share_service.started = cast(Any, SimpleNamespace(coordinator=share.coordinator))
+
+    def ask(api: str, **fields: int) -> list[Body]:
+        given = {"TopicId": TOPIC_ID, "Partitions": [{"Partition": 0, **fields}]}
+        body = {"GroupId": "g", "Topics": [{"TopicId": UNKNOWN_ID, "Partitions": []}, given]}
+        return list(bench.bench.ask(api, 0, body)["Results"])
+
+    (row,) = ask("InitializeShareGroupState", StateEpoch=1, StartOffset=5)
+    assert (row["TopicId"], [one["ErrorCode"] for one in row["Partitions"]]) == (TOPIC_ID, [0])
+    assert share.stored().start_offset == 5
+    assert ask("ReadShareGroupState", LeaderEpoch=0) == []
+    assert ask("DeleteShareGroupState") == []
+    assert share.stored().start_offset == 5
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
