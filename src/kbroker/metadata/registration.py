@@ -35,7 +35,8 @@ def registration_records(
 
     Args: ``broker_epoch``: the offset that the first record will have; ``directories``: ids of the log folders; the
     only one has all partitions; ``is_alone``: the broker becomes the leader and only member of the ISR of every
-    partition; otherwise it joins the ISR of its partitions, and leads those that have no leader.
+    partition, and the only registered broker; otherwise it joins the ISR of its partitions, and leads those that have
+    no leader.
     """
     broker = BrokerRegistration(
         node_id,
@@ -51,9 +52,13 @@ def registration_records(
         None,
     )
     body = {"BrokerId": node_id, "BrokerEpoch": broker_epoch, "Fenced": UNFENCED}
+    if is_alone:
+        changes = [*_former_records(image, node_id), *_leader_records(image, level, node_id, directories)]
+    else:
+        changes = started_records(image, level, node_id)
     return [
         metadata_record("RegisterBrokerRecord", broker.to_record(), level),
-        *(_leader_records(image, level, node_id, directories) if is_alone else started_records(image, level, node_id)),
+        *changes,
         metadata_record("BrokerRegistrationChangeRecord", body, level),
     ]
 
@@ -68,6 +73,18 @@ def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[Meta
     body = {"BrokerId": node_id, "BrokerEpoch": image.brokers[node_id].epoch, "Fenced": 1}
     moves = stopped_records(image, level, node_id) if len(image.brokers) > 1 else []
     return [*moves, metadata_record("BrokerRegistrationChangeRecord", body, level)]
+
+
+def _former_records(image: MetadataImage, node_id: int) -> list[MetadataRecord]:
+    """Return the records that unregister the other brokers of a former cluster, which have no replicas.
+
+    New partitions could otherwise have replicas on them, with which this broker would not start again.
+    """
+    others = [broker for broker in image.brokers.values() if broker.broker_id != node_id]
+    return [
+        metadata_record("UnregisterBrokerRecord", {"BrokerId": one.broker_id, "BrokerEpoch": one.epoch})
+        for one in others
+    ]
 
 
 def _leader_records(

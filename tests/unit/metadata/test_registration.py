@@ -15,7 +15,7 @@ from kbroker.metadata.records.metadata_record import MetadataRecord
 from kbroker.metadata.registration import fencing_records, registration_records
 from tests.support.fixtures import fixture_of
 from tests.support.metadata import MemoryController, change, store_configs
-from tests.support.metadata_images import partition, read, topic
+from tests.support.metadata_images import broker, partition, read, topic
 
 NODE, FOLDER, OTHER = 1, uuid.UUID(int=77), uuid.UUID(int=78)
 LISTENERS = [Listener("PLAINTEXT", "PLAINTEXT", "here", 9092), Listener("SECURE", "SASL_SSL", "there", 9093)]
@@ -62,6 +62,17 @@ def test_a_broker_is_registered_and_unfenced(controller: MemoryController) -> No
     register(controller, FOLDER)
     assert controller.image.brokers[NODE].epoch > offset
     assert controller.image.brokers[NODE].incarnation_id != before
+
+
+def test_brokers_of_a_former_cluster_are_unregistered(controller: MemoryController) -> None:
+    """A new topic then has no replicas on them, with which the broker would not start again."""
+    change(controller, *read([broker(2), broker(3, Fenced=False)]))
+    assert [one.name for one in register(controller, FOLDER)][:3] == ["RegisterBrokerRecord"] + [
+        "UnregisterBrokerRecord"
+    ] * 2
+    assert [*controller.image.brokers] == [NODE]
+    register(controller, FOLDER)
+    assert controller.storage.appended[-1][1].name == "BrokerRegistrationChangeRecord"
 
 
 def test_a_clean_stop_fences_the_broker(controller: MemoryController) -> None:
