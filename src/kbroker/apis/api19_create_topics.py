@@ -9,7 +9,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.configs.config_entries import Entry, topic_entries
 from kbroker.metadata.new_topics import Created
-from kbroker.metadata.topic_rules import FEW_PARTITIONS, MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
+from kbroker.metadata.topic_rules import FEW_PARTITIONS, NewTopic, excess_error, requested_partitions
 from kbroker.requests.context import ApiContext, Body, LongWork, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -23,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongW
     The timeout has no effect: the topic exists when the response is sent.
     """
     default = ctx.config.integer("num.partitions")
-    if not body["validateOnly"] and sum(_partition_count(row, default) for row in body["Topics"]) > FEW_PARTITIONS:
+    if not body["validateOnly"] and requested_partitions(map(_new_topic, body["Topics"]), default) > FEW_PARTITIONS:
         return _create
     return _create(ctx, body, request)
 
@@ -37,11 +37,9 @@ def _create(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         allowed = ctx.auth.allowed(request, checks.CREATE_TOPICS, once)
     describable = ctx.auth.allowed(request, checks.CREATE_TOPICS_CONFIGS, once)
     default = ctx.config.integer("num.partitions")
-    if sum(_partition_count(row, default) for row in body["Topics"] if row["Name"] in allowed) > (
-        MAX_PARTITIONS_PER_REQUEST
-    ):  # as in Kafka, an error of the whole request, before those of single topics
-        error = too_many_partitions()
-        return {"Topics": [_refused(row["Name"], error.error, error.message) for row in body["Topics"]]}
+    # as in Kafka, an error of the whole request, before those of single topics
+    if excess := excess_error([_new_topic(row) for row in body["Topics"] if row["Name"] in allowed], default):
+        return {"Topics": [_refused(row["Name"], excess.error, excess.message) for row in body["Topics"]]}
     responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
     for name, row in wanted.items():
@@ -71,13 +69,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Return every topic with the same error."""
     names = dict.fromkeys(row["Name"] for row in body["Topics"])
     return {"Topics": [_refused(name, error, error.message) for name in names]}
-
-
-def _partition_count(row: Body, default: int) -> int:
-    """Return the number of partitions that a topic is charged for. Source: ``validateTotalNumberOfPartitions``."""
-    if row["Assignments"]:
-        return len(row["Assignments"])
-    return default if row["NumPartitions"] == -1 else max(row["NumPartitions"], 0)
 
 
 def _new_topic(row: Body) -> NewTopic:

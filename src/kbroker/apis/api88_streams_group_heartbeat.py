@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kbroker.apis.group_heartbeats import accepted, check_texts, invalid
@@ -17,7 +17,7 @@ from kbroker.coordinator.streams_group.membership import HeartbeatRequest, Heart
 from kbroker.coordinator.streams_group.records import tasks_body, tasks_of
 from kbroker.coordinator.streams_group.tasks import Tasks
 from kbroker.coordinator.streams_group.topology import InternalTopic
-from kbroker.metadata.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic, too_many_partitions
+from kbroker.metadata.topic_rules import NewTopic
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
@@ -163,17 +163,11 @@ def _create_missing(
     wanted = [_new_topic(topic) for name, topic in missing.items() if name not in errors]
     if wanted:
         time_to_live_ms = 2 * groups.settings.heartbeat_interval_ms(group_id)
-        for topic, made in zip(wanted, _create_all(ctx, wanted, request), strict=True):
+        results = ctx.topics.create_all(wanted, charge=ctx.mutation_quota(request, is_strict=True).record)
+        for topic, made in zip(wanted, results, strict=True):
             if isinstance(made, KafkaError) and made.error is not Errors.TOPIC_ALREADY_EXISTS:
                 groups.creation_errors.put(topic.name, made.message, time_to_live_ms)
     return statuses
-
-
-def _create_all(ctx: ApiContext, topics: list[NewTopic], request: RequestContext) -> Sequence[object]:
-    """Create topics; return a result for each, an error if it was not created: all if they have too many partitions."""
-    if sum(topic.num_partitions for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
-        return [too_many_partitions()] * len(topics)
-    return ctx.topics.create_all(topics, charge=ctx.mutation_quota(request, is_strict=True).record)
 
 
 def _new_topic(topic: InternalTopic) -> NewTopic:

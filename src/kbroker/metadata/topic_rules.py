@@ -116,6 +116,20 @@ def check_configs(configs: Mapping[str, str | None], config: BrokerConfig) -> No
         raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
 
 
+def requested_partitions(topics: Iterable[NewTopic], default: int) -> int:
+    """Return the number of partitions that a request for topics counts. Source: ``validateTotalNumberOfPartitions``."""
+    return sum(
+        len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
+        for topic in topics
+        if topic.name != CLUSTER_METADATA_TOPIC  # refused before the others are counted
+    )
+
+
+def excess_error(topics: Iterable[NewTopic], default: int) -> KafkaError | None:
+    """Return the error of a request for topics if they have too many partitions, else None."""
+    return too_many_partitions() if requested_partitions(topics, default) > MAX_PARTITIONS_PER_REQUEST else None
+
+
 def too_many_partitions() -> KafkaError:
     """Return the error for a request for more than ``MAX_PARTITIONS_PER_REQUEST`` new partitions."""
     return KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")

@@ -30,7 +30,7 @@ from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_re
 from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
 from kbroker.metadata.topic_opening import Opening, TopicOpening
 from kbroker.metadata.topic_removal import Removal, TopicRemoval
-from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic
+from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic, excess_error
 
 logger = get_logger(__name__)
 
@@ -184,12 +184,14 @@ class TopicRegistry:
         """Create topics independently of each other; one write, sync and publication for many costs as much as for one.
 
         Other changes happen in between; created topics stay if others fail. Topics that exist are in force when this
-        returns, unless another request still makes the logs of many partitions.
+        returns, unless another request still makes the logs of many partitions. None is created if they are too many.
 
         Args: ``charge`` is called with the number of partitions of each valid topic, unless it is only validated.
         Returns: for each topic the result, or the error with Kafka's code and text.
         """
         wanted = list(topics)
+        if excess := excess_error(wanted, self._config.integer("num.partitions")):
+            return [excess] * len(wanted)
         if validate_only:
             planned = self._planned(wanted, self._controller.image, None)
             return [one if isinstance(one, KafkaError) else one.created for one in planned]

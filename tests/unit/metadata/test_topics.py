@@ -194,6 +194,15 @@ def test_auto_creation_of_the_offsets_topic(bench: Bench) -> None:
     assert (view.is_internal, len(view.partitions)) == (True, 50)
 
 
+def test_a_default_above_the_limit_of_a_request_creates_nothing() -> None:
+    """First use creates at most 10,000 partitions, too, so a mistake in num.partitions does not occupy a thread."""
+    bench = make_bench(num_partitions=2**31 - 1, offsets_topic_num_partitions=10_001)
+    bench.ctx.topics.auto_create(["t"])
+    bench.ctx.topics.auto_create(["__consumer_offsets"])
+    assert bench.ctx.topics.all() == []
+    assert error_of(bench.ctx.topics.create, NewTopic("t")) is Errors.POLICY_VIOLATION
+
+
 def test_topics_of_one_request_are_published_together(bench: Bench) -> None:
     """New topics of a request are published once: each publication copies the table, so 2,000 would take 10 s."""
     bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
