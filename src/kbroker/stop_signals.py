@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-POLL_S = 0.1  # on Windows
+POLL_S = 0.1  # poll interval on Windows
 _ASKED = 0  # no signal has this number
 
 
@@ -32,7 +32,7 @@ class StopSignals:
         self._is_asked = False
         self._read_fd = self._write_fd = self._wakeup_before = -1
         self._before: dict[int, Any] = {}
-        self._lock = threading.Lock()  # of the descriptors
+        self._lock = threading.Lock()  # guards the descriptors
 
     def has_come(self) -> bool:
         """Return whether a signal has arrived, or `ask` was called."""

@@ -467,7 +467,7 @@ class BrokerRuntime:
         try:
             if interceptor is not None and interceptor(request):
                 return True
-        except Exception:  # not the client's fault
+        except Exception:  # an interceptor's error must not affect the client
             logger.exception("the interceptor failed on api key %d", request.api_key)
         entry = self.apis.entries.get(request.api_key)
         if request.has_response or entry is None or not entry.is_native:

@@ -59,7 +59,7 @@ class BrokerStorage:
         self.controller = self.metadata.controller
         self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish)
         self.elections = CoordinatorElections()
-        self.contexts: dict[int, ApiContext] = {}  # of the running nodes, by node id
+        self.contexts: dict[int, ApiContext] = {}  # contexts of the running nodes by node id
 
     def load(self) -> None:
         """Open the logs of the topics, and follow the metadata from now on."""

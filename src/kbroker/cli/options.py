@@ -26,7 +26,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 EXIT_DIFFERENT = 3  # exit status of a `diff` with --exit-code
 COMMAND_CONFIG = "kbroker.command_config"
 _NO_BREAK_HYPHEN = "\u2011"  # click breaks lines after an ordinary hyphen
-FIND_TIMEOUT_S = 10.0  # to find the HTTP port: it may respond while the broker takes no requests
+FIND_TIMEOUT_S = 10.0  # time limit for finding the HTTP port, which may respond while the broker takes no requests
 
 
 class _WholeWords(click.HelpFormatter):

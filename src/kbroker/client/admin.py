@@ -24,9 +24,9 @@ LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 19, 20, 21
 DESCRIBE_LOG_DIRS = 35
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 44
 LIST_CONFIG_RESOURCES = 74
-FIRST_WITH_TYPES = 1  # of ListConfigResources: version 0 lists only client metrics
+FIRST_WITH_TYPES = 1  # version of ListConfigResources; version 0 lists only client metrics
 RESOURCES_PER_REQUEST = 500
-TIMEOUT_MS = 30_000  # for a change
+TIMEOUT_MS = 30_000  # time limit of a change
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
 

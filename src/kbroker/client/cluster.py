@@ -172,7 +172,7 @@ class Cluster(Closing):
         self._authenticate = authenticate
         self._connections: dict[Address, Connection] = {}
         self._topics: dict[str, TopicMetadata] = {}
-        self._last_addresses: list[Address] = []  # of the nodes of the latest metadata
+        self._last_addresses: list[Address] = []  # addresses of the nodes of the latest metadata
         self._any_connection()
 
     def close(self) -> None:

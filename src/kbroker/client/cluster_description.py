@@ -12,8 +12,8 @@ from kbroker.client.quorum_description import QuorumDescription, describe_quorum
 from kbroker.common.errors import KafkaError
 
 DESCRIBE_CLUSTER = 60
-FIRST_WITH_FENCED = 2  # of DescribeCluster
-FIRST_WITH_FEATURES = 3  # of ApiVersions
+FIRST_WITH_FENCED = 2  # version of DescribeCluster
+FIRST_WITH_FEATURES = 3  # version of ApiVersions
 
 
 @dataclass(frozen=True, slots=True)

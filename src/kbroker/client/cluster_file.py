@@ -32,7 +32,7 @@ ACL_SHAPE = (
 USER_SHAPE = "users as {user: NAME, mechanism: SCRAM-SHA-512 or SCRAM-SHA-256, iterations: N}"
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 PLAIN_TEXT = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
-NOT_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # of YAML 1.1
+NOT_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # words that YAML 1.1 reads as other types
 UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 LONGEST_LINE = 118
 

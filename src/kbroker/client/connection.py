@@ -143,7 +143,7 @@ class Connection:
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
         self.closed_hint = ""  # end of the message if the broker closes the connection before the next response
         self._is_answered = False  # True once a response was decoded
-        self.throttled_until_s = 0.0  # by this connection's clock: the broker does not read until then
+        self.throttled_until_s = 0.0  # time of this connection's clock until which the broker does not read
         self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0

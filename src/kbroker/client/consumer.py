@@ -14,7 +14,7 @@ from kbroker.protocol.records import RecordBatch, iter_batches
 
 FETCH = 1
 MAX_FETCH_VERSION = 12  # v13 and later identify topics by id, which needs Metadata v10
-ABORT_MARKER = b"\x00\x00"  # in bytes 2 and 3 of a control record's key
+ABORT_MARKER = b"\x00\x00"  # type of an abort marker: bytes 2 and 3 of a control record's key
 
 
 class Record(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kbroker.common.errors import UserError
 
-MAX_CHARACTERS = 16 << 20  # of a file: enough for a hundred thousand entities
+MAX_CHARACTERS = 16 << 20  # maximum size of a file: enough for a hundred thousand entities
 TOO_DEEP = "nested too deeply"
 
 

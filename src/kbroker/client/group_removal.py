@@ -11,7 +11,7 @@ from kbroker.client.connection import Body
 from kbroker.client.groups import SHARE, STREAMS, GroupMember, Groups
 
 LEAVE_GROUP, SHARE_GROUP_HEARTBEAT, STREAMS_GROUP_HEARTBEAT = 13, 76, 88
-FIRST_WITH_MEMBERS, FIRST_WITH_REASON = 3, 5  # of LeaveGroup
+FIRST_WITH_MEMBERS, FIRST_WITH_REASON = 3, 5  # versions of LeaveGroup
 LEAVE_EPOCH = -1
 REASON = "removed by an administrator"
 

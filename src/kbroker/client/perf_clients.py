@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
 
 LIBRDKAFKA, OWN = "librdkafka", "kbroker"
-LINGER_BYTES = 16384  # of the own client, as batch.size in Kafka
-POLL_RECORDS = 500  # as max.poll.records
+LINGER_BYTES = 16384  # batch size of the own client, as batch.size in Kafka
+POLL_RECORDS = 500  # maximum number of records of a poll, as max.poll.records in Kafka
 #: Called with the seconds from a send to its acknowledgement.
 OnAcknowledged = Callable[[float], None]
 

@@ -113,7 +113,7 @@ class Producer:
         self.on_delivery = on_delivery
         self._wall_clock = wall_clock
         self._pending: dict[TopicPartition, RecordBatchBuilder] = {}
-        self._pending_bytes = 0  # before compression
+        self._pending_bytes = 0  # size of the pending records before compression
         self._sticky = StickyPartitions()
         self._producer_id = -1
         self._producer_epoch = -1

@@ -26,7 +26,7 @@ from kbroker.common.errors import UserError
 #: Kinds of ids: Confluent's number, its GUID, and Apicurio's two.
 ID, GUID, GLOBAL_ID, CONTENT_ID = "id", "guid", "globalId", "contentId"
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
-TIMEOUT_S = 5.0  # for each request
+TIMEOUT_S = 5.0  # time limit of each request
 MAX_BYTES = 4 << 20  # maximum size of a response
 MAX_SCHEMAS = 1000  # maximum number of kept schemas
 MAX_REFERENCES = 100  # maximum number for a schema, including indirect references
@@ -115,7 +115,7 @@ class SchemaRegistry:
         self._context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file)) if secure else None
         self._timeout_s, self._clock = timeout_s, clock
         own = _APICURIO.fullmatch(self._path)
-        self._own_version = int(own[2]) if own and own[2] else 0  # of Apicurio's API; 0 for Confluent's
+        self._own_version = int(own[2]) if own and own[2] else 0  # version of Apicurio's API; 0 for Confluent's
         self._own_path = f"{own[1]}/registry/v{own[2] or 2}" if own else None
         self._lock = threading.Lock()
         self._schemas: OrderedDict[SchemaId, Schema] = OrderedDict()

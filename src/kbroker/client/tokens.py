@@ -12,9 +12,9 @@ from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.jaas import SCRAM_MODULE
 
 CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
-FIRST_WITH_OWNER = 3  # of CreateDelegationToken
-BROKERS_DEFAULT = -1  # as a lifetime or period
-AT_ONCE = -1  # as the period of ExpireDelegationToken
+FIRST_WITH_OWNER = 3  # version of CreateDelegationToken
+BROKERS_DEFAULT = -1  # lifetime or period: the broker's default
+AT_ONCE = -1  # period of ExpireDelegationToken: expire now
 
 
 class SecretToken(NamedTuple):

@@ -14,8 +14,8 @@ from kbroker.common.errors import Errors, KafkaError, ignoring
 from kbroker.common.topic_names import TopicPartition
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
-FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # of ListTransactions
-FIRST_WITH_TRANSACTION_VERSION = 2  # of WriteTxnMarkers
+FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # versions of ListTransactions
+FIRST_WITH_TRANSACTION_VERSION = 2  # version of WriteTxnMarkers
 PARTITIONS_PER_REQUEST = 500
 FENCING_TIMEOUT_MS = 60_000  # transaction time-out of the id until its producer returns
 

@@ -48,7 +48,7 @@ class Connections:
         self._open = open_cluster
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: list[tuple[Identity, int, Cluster]] = []  # with the time of return, the oldest first
+        self._kept: list[tuple[Identity, int, Cluster]] = []  # with the time of return; oldest first
         self._is_closed = False
 
     @contextmanager

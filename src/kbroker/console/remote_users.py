@@ -25,7 +25,7 @@ class RemoteUsers:
         self._security = security
         self.own = "" if security.sasl is None else f"User:{security.sasl.user}"
         self._lock = threading.Lock()
-        self._users: dict[str, ClientSecurity] = {}  # by principal, the oldest first
+        self._users: dict[str, ClientSecurity] = {}  # keys: principal; oldest first
 
     @property
     def have_passwords(self) -> bool:

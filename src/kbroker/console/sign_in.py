@@ -16,7 +16,7 @@ from kbroker._core.clock import BaseClock
 
 COOKIE = "kbroker_console"
 SESSION_MS = 12 * 3_600_000
-MAX_SESSIONS = 20  # of one principal: a new session ends its oldest one
+MAX_SESSIONS = 20  # maximum number of one principal: a new session ends the oldest
 
 
 class _Session(NamedTuple):
@@ -34,7 +34,7 @@ class Sessions:
     def __init__(self, clock: BaseClock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._sessions: dict[bytes, _Session] = {}  # by the hash of the cookie's value, the oldest first
+        self._sessions: dict[bytes, _Session] = {}  # keys: hash of the cookie's value; oldest first
 
     def begin(self, principal: str = "", is_valid: Callable[[], bool] = lambda: True) -> str:
         """Begin a session; return the value of its cookie.

@@ -32,7 +32,7 @@ from kbroker.requests.context import ApiContext
 
 LONGEST_HREF = 60_000  # characters; a request's first line may have 65,536
 REMEMBERED_MS = 2000
-METADATA_MS = 10_000  # of values that depend on the metadata alone, while it is unchanged
+METADATA_MS = 10_000  # lifetime of values that depend on the metadata alone, while it is unchanged
 MAX_REMEMBERED = 64
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from kbroker.metadata.topics import TopicView
 EVERY_MS = 10_000
 SAMPLES = 60
 MAX_TOPICS = 20_000  # topics with values; each takes a kilobyte
-SHARE = 100  # at most one part in this many of the time is spent on samples
+SHARE = 100  # samples take at most 1/100 of the time
 
 
 class Point(NamedTuple):

@@ -18,8 +18,8 @@ from kbroker.observe.page_handler import MAX_WITH_PAGES, PRIVATE, PageHandler
 
 logger = get_logger(__name__)
 
-MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
-MAX_ROUTE_CALLS = 8  # at once: each may hold a large copy
+MAX_SCRAPES = MAX_CONNECTIONS - 4  # maximum number at once; the other connections are left for /health and /ready
+MAX_ROUTE_CALLS = 8  # maximum number at once; each may hold a large copy
 JSON = "application/json"
 OPEN_PATHS = ("/metrics", "/health", "/ready")
 

@@ -54,7 +54,7 @@ class ThreadTimes:
     """
 
     def __init__(self) -> None:
-        self._clock = SystemClock()  # of real time
+        self._clock = SystemClock()  # real time
         self._looks = Looks()
 
     def look(self) -> tuple[list[dict[str, object]], float | None]:

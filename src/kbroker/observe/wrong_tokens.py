@@ -7,7 +7,7 @@ import threading
 from kbroker._core.clock import BaseClock
 
 GUESSES = 5  # maximum number of wrong tokens of one address within GUESS_MS
-ALL_GUESSES = 100  # of all addresses; with as many, an address without a right token so far must wait
+ALL_GUESSES = 100  # limit for all addresses together: after it an address without a right token so far must wait
 GUESS_MS = 60_000
 MAX_RIGHT = 1000
 

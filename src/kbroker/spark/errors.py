@@ -6,7 +6,7 @@ from kbroker.common.errors import UserError
 
 _FRAMES = re.compile(r"\n\s+0: ")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ARROW = re.compile(r"\s*\u21b3\s*")  # between an error and its cause
+_ARROW = re.compile(r"\s*\u21b3\s*")  # arrow between an error and its cause
 
 
 class PipelineError(UserError):

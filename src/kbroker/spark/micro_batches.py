@@ -30,7 +30,7 @@ from kbroker.spark.session_kind import is_connect
 
 POLL_SECONDS = 0.1
 BEAT_SECONDS = 5.0
-PATIENCE_SECONDS = 60.0  # until the server stops waiting for a process that sends no heartbeat
+PATIENCE_SECONDS = 60.0  # time after which the server stops waiting for a process that sends no heartbeat
 _VIEWS = "global_temp"  # the database of global temporary views, unless a server renames it
 
 Write = Callable[["DataFrame", int], None]

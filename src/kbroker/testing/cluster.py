@@ -144,7 +144,7 @@ class EmbeddedCluster:
         storage = self._storage = BrokerStorage(
             config, self.clock, self._fail, lambda: self._is_cancelled or self._was_stopped
         )
-        if not self._held:  # after a stop
+        if not self._held:  # after a stop: bind the ports again
             with contextlib.suppress(OSError):  # the node to which the port belongs reports it
                 for address in self._free_ports:
                     self._hold(*address)
@@ -164,7 +164,7 @@ class EmbeddedCluster:
             return
         storage, self._storage = self._storage, None
         held, self._held = self._held, []
-        with contextlib.ExitStack() as steps:  # the last one first
+        with contextlib.ExitStack() as steps:  # closes the last entry first
             for one in held:
                 steps.callback(one.close)
             if storage is not None:

@@ -17,7 +17,7 @@ VALUES = 200  # maximum number of values on a page
 #: Latencies that the list shows: the maximum over all nodes of a client.
 PRODUCE_LATENCY = "org.apache.kafka.producer.node.request.latency.avg"
 FETCH_LATENCY = "org.apache.kafka.consumer.fetch.manager.fetch.latency.avg"
-NODE_LATENCY = "org.apache.kafka.consumer.node.request.latency.avg"  # of clients that do not measure fetches
+NODE_LATENCY = "org.apache.kafka.consumer.node.request.latency.avg"  # used for clients that do not measure fetches
 
 
 class ClientRow(NamedTuple):

@@ -196,7 +196,7 @@ def _entry(site: Site, resource: Resource, key: str) -> ConfigEntry:
     found = [entry for entry in _entries(site, resource, key) if entry.name == key]
     if found:
         return found[0]
-    if resource.kind is ConfigResourceType.BROKER and not resource.name:  # only those that are set are described
+    if resource.kind is ConfigResourceType.BROKER and not resource.name:  # only configs that are set are described
         return ConfigEntry(key, None, ConfigSource.UNKNOWN, False, False)
     raise PageError(404, f"{resource.title[:300]} has no config {key[:100]!r}.")
 

@@ -30,7 +30,7 @@ HEADER_NAME_CHARACTERS, HEADER_VALUE_BYTES = 200, 200
 LIST_HEADERS_CHARACTERS, WHOLE_HEADERS_CHARACTERS = 2000, 64 << 10
 MAX_PARTITIONS = 100  # partitions examined together; of a larger topic, the page shows only one
 DOWNLOADED = 5000  # maximum number of records in a file
-REGISTRY_WAIT_S = 3.0  # for which a page waits for the Schema Registry; few pages are made at a time
+REGISTRY_WAIT_S = 3.0  # time that a page waits for the Schema Registry; few pages are made at a time
 _KEPT = ("topic", "partition", "count", "key", "value", "header", "filter", "until", "kd", "vd")
 _AS_THEY_ARE = ("json", "text", "hex")  # formats that need no decoder; hexadecimal is shown as a dump
 

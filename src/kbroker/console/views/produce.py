@@ -18,7 +18,7 @@ from kbroker.decoders.decoded import MissingPackageError, Place, UnencodableErro
 from kbroker.decoders.encoders import NAMES, Encoders
 
 MAX_REPEAT, MAX_HEADERS, MAX_RECORDS = 1000, 50, 10_000
-MAX_BYTES = 4 << 20  # of all records of one form
+MAX_BYTES = 4 << 20  # maximum size of all records of one form
 _SHOWN = 60  # characters of a key or value in the difference
 
 

@@ -17,7 +17,7 @@ from kbroker.common.topic_names import TopicPartition
 from kbroker.spark.errors import PipelineError
 
 TOPIC_IDS, START, INITIAL = "#topicIds", "#start", "#initial"
-INITIAL_OFFSET = {INITIAL: True}  # before the first batch, when no offset is looked up yet
+INITIAL_OFFSET = {INITIAL: True}  # offset before the first batch, when no offset has been looked up
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from uuid import UUID
 from kbroker.common.topic_names import TopicPartition
 
 FIRST_STEP_MS = 1 << 16
-LAST_MS = 1 << 43  # in the year 2248
+LAST_MS = 1 << 43  # a time in the year 2248
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Plot(NamedTuple):
     shades: Sequence[tuple[str, str]] = ()
 
 
-Draw = Callable[[int], tuple[list[Mark], int]]  # from a width to marks and height
+Draw = Callable[[int], tuple[list[Mark], int]]  # maps a width to marks and a height
 
 
 def ticks(highest: float) -> list[float]:

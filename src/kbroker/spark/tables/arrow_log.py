@@ -16,7 +16,7 @@ from kbroker.spark.tables import log_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-MAX_BATCH_BYTES = 256 << 20  # of one decompressed batch
+MAX_BATCH_BYTES = 256 << 20  # maximum size of a decompressed batch
 
 
 def message_schema() -> StructType:

@@ -66,7 +66,7 @@ class DataFile:
     size_bytes: int
     min_time_us: int | None = None
     max_time_us: int | None = None
-    stats: str | None = None  # in Delta's form, for a file that is still to be committed
+    stats: str | None = None  # statistics in Delta's form, for a file that is not committed yet
     modified_ms: int = 0
 
     @property

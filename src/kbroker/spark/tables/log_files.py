@@ -29,7 +29,7 @@ from kbroker.spark.tables.table_place import TablePlace
 NAME = "kbroker_log_files"
 SCHEMA = "value binary, arrow boolean, source string, position bigint, stamp timestamp"
 SPLIT_BYTES = 8 << 20  # about the largest piece of a task
-CHUNK_BYTES = 1 << 20  # of one read
+CHUNK_BYTES = 1 << 20  # maximum size of one read
 MAX_LINE_BYTES = 16 << 20
 FIRST_LINE_BYTES = 4096  # maximum number of bytes of the first line that the key of a file covers
 MAX_MISSING = 1000  # maximum number of renamed files that an offset keeps while they are not found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructType
 
-arrow_schema = request_log.arrow_schema  # of the flat record
+arrow_schema = request_log.arrow_schema  # schema of the flat record
 TRANSACTION_KEY = 1  # keyType of a FindCoordinator for a transaction coordinator
 
 

@@ -58,7 +58,7 @@ from kbroker.spark.tables.table_place import TableName, TablePlace
 
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
-FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
+FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # begin and end of the years 1 to 9999
 STARTS = 5  # maximum number of restarts without a batch in between; each lasts 10 s if no Python worker starts
 #: Failures after which the stream starts again from its checkpoint.
 PASSING = {

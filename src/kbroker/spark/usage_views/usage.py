@@ -18,7 +18,7 @@ MEASURES = (*SUMMED, "connections")
 ENTITY = ("principal", "client_id")
 DAY_S = 86_400
 MUTATION = "ControllerMutation"
-MOST_MUTATIONS = 1e9  # of one request; more, from a hostile client, would spoil its sums and count as 0
+MOST_MUTATIONS = 1e9  # maximum number of one request; more, from a hostile client, would spoil its sums and count as 0
 COLUMNS = (
     *("time", "api_key", *ENTITY, "connection", "request_bytes", "response_bytes", "local_time_us"),
     *("network_time_us", "sampling", "repeated", "updates"),

@@ -55,9 +55,9 @@ class Outcome:
     """Result of the replay of a table. `served_ms`: by row, the throttle time that the client would have received."""
 
     log: Log
-    client: Array  # by row
+    client: Array  # index in `clients` of each row
     clients: list[Client]
-    judges: dict[str, list[Judge]]  # by client
+    judges: dict[str, list[Judge]]  # judge of each of `clients`, by quota type
     delays: list[Delays]
     served_ms: Array
 

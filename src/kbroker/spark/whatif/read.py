@@ -24,7 +24,7 @@ V = TypeVar("V", bound="Values")
 Array: TypeAlias = np.ndarray[Any, Any]
 Client = tuple[str | None, str | None]  # principal and client id
 Part = tuple[pa.Table, int | None]  # see `settled`
-Field = Callable[[str], Any]  # from the name of a struct's field to its column
+Field = Callable[[str], Any]  # maps the name of a struct's field to its column
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 0, 1, 3, 19, 20, 37
 NOT_JUDGED = (17, 36)  # the exchange of SASL comes before quotas

@@ -25,7 +25,7 @@ _SUMMED = (*COUNTS, "active_seconds", "logged_delayed_seconds", "delayed_seconds
 _HIGHEST = (LONGEST, "last_second")
 _LOWEST = ("first_second",)
 _MERGE_ROWS = 200_000  # sums are merged when there are more, and twice as many as after the last merge
-_TIME_BITS = 34  # of a key: seconds since 1970
+_TIME_BITS = 34  # number of a key's bits that hold the seconds since 1970
 _NEVER = 2**_TIME_BITS - 1
 #: Seconds that are older than the last second of a part by more than this get no more rows from the next part.
 SETTLING_SECONDS = 600
@@ -142,7 +142,7 @@ class ClientSums:
     def __init__(self, bin_s: int | None = None) -> None:
         self._bin_s = bin_s
         self._numbers: dict[Client, int] = {}
-        self._key = np.zeros(0, np.int64)  # of the seconds that wait
+        self._key = np.zeros(0, np.int64)  # keys of the seconds that wait
         self._counted = np.zeros((len(COUNTS) + 1, 0), np.int64)
         self._sums: list[tuple[Array, ...]] = []
         self._rows = self._merged_rows = 0
