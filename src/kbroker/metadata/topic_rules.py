@@ -160,18 +160,18 @@ def check_more_partitions(
             "topic is created."
         )
         raise KafkaError(Errors.INVALID_PARTITIONS, text)
-    if count - current > MAX_PARTITIONS_PER_REQUEST:
-        raise too_many_partitions()
-    if assignments is None:
-        check_factor(factor, nodes)
-        return
     added = count - current
-    if len(assignments) != added:
+    if assignments is not None and len(assignments) != added:
         text = (
             f"Attempted to add {added} additional partition(s), "
             f"but only {len(assignments)} assignment(s) were specified."
         )
         raise KafkaError(Errors.INVALID_REPLICA_ASSIGNMENT, text)
+    if added > MAX_PARTITIONS_PER_REQUEST:
+        raise too_many_partitions()
+    if assignments is None:
+        check_factor(factor, nodes)
+        return
     for index, brokers in enumerate(assignments, current):
         check_assignment(brokers, nodes, factor)
         _check_served(index, brokers, nodes)

@@ -177,6 +177,14 @@ def test_an_internal_topic_does_not_grow(bench: Bench, name: str) -> None:
     assert len(bench.ctx.topics.get(name).partitions) == 2
 
 
+@pytest.mark.parametrize(("assignments", "error"), [(None, 44), ([], 39), ([{"BrokerIds": [1]}], 39)])
+def test_too_many_partitions_at_once(bench: Bench, assignments: list[Body] | None, error: int) -> None:
+    """A number of assignments that does not fit is refused first, as in Kafka."""
+    bench.create("t")
+    body = {"Topics": [{"Name": "t", "Count": 10_002, "Assignments": assignments}]}
+    assert [row["ErrorCode"] for row in bench.ask("CreatePartitions", 3, body)["Results"]] == [error]
+
+
 def test_grow_one_topic_twice(bench: Bench) -> None:
     """The request is rejected, and the topic keeps its partitions."""
     bench.create("t")
