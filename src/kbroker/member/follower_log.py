@@ -23,7 +23,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CorruptFileError
 from kbroker.metadata.log import quorum_state
-from kbroker.metadata.log.metadata_log import TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
+from kbroker.metadata.log.metadata_log import MAX_BATCH_BYTES, TOPIC_ID, SnapshotFile, SnapshotWriter, segments_in
 from kbroker.metadata.log.quorum_state import QuorumState
 from kbroker.metadata.records.batches import MetadataBatch, metadata_batch
 from kbroker.metadata.records.metadata_record import UnknownRecordError
@@ -34,7 +34,6 @@ from kbroker.protocol.records import RecordBatch, iter_batches
 logger = get_logger(__name__)
 
 READ_BYTES = 1024 * 1024
-MAX_BATCH_BYTES = 8 * 1024 * 1024  # maximum size of a batch: the smallest segment of Apache Kafka has one batch
 INDEX_BYTES = 64 * 1024
 PROGRESS_BYTES = 64 * 1024 * 1024  # fetched bytes of a snapshot between two log lines
 NO_EPOCH = 0  # last epoch of an empty log, as Kafka's lastFetchedEpoch

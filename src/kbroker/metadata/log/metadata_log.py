@@ -40,6 +40,7 @@ RESERVE_NAME = "kbroker-metadata-reserve"
 RESERVE_BYTES = 256 * 1024
 START_BYTES = 128 * 1024  # part of the reserve that is left for the next start
 READ_BYTES = 128 * 1024
+MAX_BATCH_BYTES = 8 * 1024 * 1024  # maximum size of a batch: the smallest segment of Apache Kafka has one batch
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log")
 
@@ -294,6 +295,7 @@ class MetadataLog(SnapshotWriter):
                 {
                     "segment.bytes": config.integer("metadata.log.segment.bytes"),
                     "segment.ms": config.integer("metadata.log.segment.ms"),
+                    "max.message.bytes": MAX_BATCH_BYTES,
                     "retention.bytes": -1,
                     "retention.ms": -1,
                     "file.delete.delay.ms": 0,

@@ -67,6 +67,17 @@ def test_every_start_begins_an_epoch(tmp_path: Path) -> None:
     controller.close()
 
 
+def test_a_change_of_more_than_a_mebibyte(tmp_path: Path) -> None:
+    """A change is stored up to the size of a batch of Kafka's controllers; that of a topic's records does not apply."""
+    controller = LoggedController(tmp_path)
+    of_group = {"ResourceType": ConfigResourceType.GROUP, "ResourceName": "g"}
+    value = "x" * 30_000
+    records = [metadata_record("ConfigRecord", {**of_group, "Name": f"k{i}", "Value": value}) for i in range(40)]
+    change(controller, *records)
+    controller.close()
+    assert groups_after_start(tmp_path) == ["g"]
+
+
 def test_a_new_quorum_has_its_voters_in_the_log(tmp_path: Path) -> None:
     """Voters and kraft.version 1 follow the first leader record; later epochs do not repeat them."""
     for _ in range(2):
