@@ -12,6 +12,7 @@ from kbroker.common.errors import ProtocolError
 from kbroker.log import checkpoints
 from kbroker.member import follower_log
 from kbroker.metadata.image.snapshot_records import records_of
+from kbroker.metadata.log.metadata_log import MAX_BATCH_BYTES
 from tests.support import metadata_images as rows
 from tests.support.errors import raising
 from tests.support.fake_quorum import FakeQuorum
@@ -102,7 +103,7 @@ def test_a_damaged_length_in_a_large_segment(
 
     monkeypatch.setattr(os, "pread", counted)
     with RaftFollower(tmp_path, quorum) as follower:
-        assert (max(reads), path.stat().st_size) == (follower_log.MAX_BATCH_BYTES, size_bytes)
+        assert (max(reads), path.stat().st_size) == (MAX_BATCH_BYTES, size_bytes)
         damage = f"expected a batch of up to 8388608 bytes at byte {size_bytes}, found more"
         assert f"{path}: {damage}; what follows is fetched again" in caplog.messages
         assert follower.catch_up() == image
