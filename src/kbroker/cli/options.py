@@ -289,6 +289,8 @@ def _of_properties(make: Callable[[dict[str, str]], T], file: Path, option: str)
 
     try:
         return make(parse_properties(file.read_text(encoding="utf-8")))
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{file}: expected UTF-8 text, found other bytes", param_hint=option) from None
     except ValueError as error:
         raise click.BadParameter(f"{file}: {error}", param_hint=option) from None
 

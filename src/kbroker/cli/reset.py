@@ -192,6 +192,8 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             found = parse_offsets(file, names)
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path}: expected UTF-8 text, found other bytes", param_hint="--from-file") from None
     except ValueError as error:
         raise click.BadParameter(f"{path}, {error}", param_hint="--from-file") from None
     for name in names:

@@ -117,6 +117,18 @@ def test_a_misspelled_client_property_is_refused(tmp_path: Path, line: str, mess
     assert refusal(result, 2) == f"Invalid value for --command-config: {file}: {message}"
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [("topics list", "--command-config"), ("groups reset g", "--from-file")],
+)
+def test_a_file_that_is_not_utf_8(tmp_path: Path, words: str, option: str) -> None:
+    """The error names the option and the file instead of Python's codec."""
+    file = tmp_path / "bytes"
+    file.write_bytes(b"\xd0\x00")
+    result = run(*words.split(), option, str(file), "-b", "127.0.0.1:1")
+    assert refusal(result, 2) == f"Invalid value for {option}: {file}: expected UTF-8 text, found other bytes"
+
+
 def test_a_password_that_is_not_utf_8(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_bytes(b"p\xe4ss\n")

@@ -48,7 +48,7 @@ QUORUM_KEYS: tuple[ConfigKey, ...] = (
     key("metadata.log.segment.bytes", "int", 1024 * 1024 * 1024, "Segment size of the metadata log.",
         between(8 * 1024 * 1024), importance="high"),
     key("metadata.log.segment.ms", "long", 604_800_000,
-        "Milliseconds after which a segment of the metadata log is sealed.", importance="high"),
+        "Milliseconds after which a segment of the metadata log is sealed.", between(1), importance="high"),
     key("metadata.max.retention.bytes", "long", 100 * 1024 * 1024,
         "Bytes of the metadata log with its snapshots above which old snapshots, and the records that a newer one "
         "contains, are deleted; -1: no limit.", importance="high"),

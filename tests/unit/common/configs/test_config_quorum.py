@@ -156,3 +156,9 @@ def test_what_is_not_served_is_named_once(caplog: pytest.LogCaptureFixture) -> N
     with Broker(values) as broker:
         assert broker.bootstrap_servers.startswith("127.0.0.1:")
     assert caplog.messages[0] == "listener CONTROLLER://127.0.0.1:0 is not served: this broker is the only controller"
+
+
+def test_the_age_of_a_segment_of_metadata_is_at_least_a_millisecond() -> None:
+    """The error names the setting; Kafka refuses the value, too, as segment.ms of the log."""
+    with pytest.raises(ConfigError, match=r"configuration metadata\.log\.segment\.ms: Value must be at least 1"):
+        BrokerConfig({"metadata.log.segment.ms": "0"})
