@@ -167,8 +167,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
         "Whether a stop is a controlled shutdown by the controllers. Without effect unless process.roles=broker."),
     key("quota.window.num", "int", 11, "Number of windows over which client quotas measure a rate.", SAMPLES,
         importance="low"),
-    key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.", WINDOW_SECONDS,
-        importance="low"),
+    key("quota.window.size.seconds", "int", 1, "Length of a client quota window in seconds.",
+        between(1, 1 << 30), importance="low"),  # ConnectionQuotas takes no larger one
     key("controller.quota.window.num", "int", 11,
         "Number of windows over which controller mutation quotas measure a rate.", SAMPLES, importance="low"),
     key("controller.quota.window.size.seconds", "int", 1, "Length of a controller mutation quota window in seconds.",

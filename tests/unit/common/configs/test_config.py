@@ -17,6 +17,7 @@ from kbroker.common.configs.config import (
 from kbroker.common.configs.config_def import INT32_MAX, ConfigError, to_text
 from kbroker.common.configs.config_resource import ConfigSource
 from kbroker.common.listeners import Listener
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 
 KAFKA_TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
@@ -349,13 +350,15 @@ def test_largest_time_of_a_stop() -> None:
         BrokerConfig({key: str(INT32_MAX + 1)})
 
 
-@pytest.mark.parametrize("prefix", ["", "controller."])
-def test_largest_windows(prefix: str) -> None:
+@pytest.mark.parametrize(("prefix", "largest"), [("", 1 << 30), ("controller.", 1_099_511_627)])
+def test_largest_windows(prefix: str, largest: int) -> None:
     """The bounds are those of the cores, so that the error has the name of the key."""
     samples, seconds = f"{prefix}quota.window.num", f"{prefix}quota.window.size.seconds"
-    config = BrokerConfig({samples: "100000", seconds: "1099511627"})
+    config = BrokerConfig({samples: "100000", seconds: str(largest)})
     MetricConfig(config.integer(samples), config.integer(seconds) * 1000)
-    for name, value in ((samples, 100_001), (seconds, 1_099_511_628)):
+    if not prefix:  # the windows of connection quotas, too
+        ConnectionQuotas(samples=config.integer(samples), window_seconds=config.integer(seconds))
+    for name, value in ((samples, 100_001), (seconds, largest + 1)):
         with pytest.raises(ConfigError, match=f"Invalid value {value} for configuration {name}"):
             BrokerConfig({name: str(value)})
 
