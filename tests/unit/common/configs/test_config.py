@@ -137,6 +137,14 @@ def test_bad_value_names_key_value_and_what_is_allowed() -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["socket.send.buffer.bytes", "socket.receive.buffer.bytes"])
+def test_a_socket_buffer_of_a_negative_size_is_refused(key: str) -> None:
+    """The error names the setting; -1 is the system's default."""
+    assert BrokerConfig({key: "-1"}).integer(key) == -1
+    with pytest.raises(ConfigError, match=f"Invalid value -2 for configuration {key}: Value must be at least -1"):
+        BrokerConfig({key: "-2"})
+
+
 def test_unknown_keys_are_kept_for_a_warning() -> None:
     """An unknown key does not stop the broker and is kept for a warning."""
     assert BrokerConfig({"no.such.key": "1", "num.partitions": "4"}).unknown == {"no.such.key": "1"}
