@@ -74,6 +74,10 @@ def test_a_fresh_topic_for_each_test(run: Run) -> None:
 
         seen = []
 
+        @pytest.fixture(scope="session")
+        def kafka_broker_settings():
+            return {"auto.create.topics.enable": False}  # a late producer would create the topic again
+
         @pytest.mark.parametrize("odd", [1, 2], ids=["a/b c", "[x]:*"])
         def test_one(kafka_broker, kafka_topic, odd):
             assert kafka_broker.records(kafka_topic) == []
