@@ -111,7 +111,8 @@ class Talk:
         self._correlation_ids = 0
         self._topics: list[str] = []
         self._at_end: list[Callable[[], Any]] = []
-        self._noon_ms = int(time.time() * 1000) - 600_000
+        # | 0x80: a batch with too small a length ends inside its times, and their last byte must not be a magic number
+        self._noon_ms = (int(time.time() * 1000) - 600_000) | 0x80
 
     @property
     def version(self) -> int:
