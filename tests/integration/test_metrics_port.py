@@ -94,6 +94,7 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
 
 def test_time_of_conversions(broker: Broker) -> None:
     """The time of conversions is counted for batches that are rebuilt in the topic's codec, as a part of local time."""
+    name = 'kafka_network_request_{}{{request="Produce"}}'
     with wire.Connection(broker.bootstrap_servers) as client:
         client.ask(wire.create_topic("t", 1))
         made = codec.encode_request_frame(
@@ -104,8 +105,8 @@ def test_time_of_conversions(broker: Broker) -> None:
         assert not [name for name in series(broker) if "message_conversions" in name and "Produce" in name]
         for _ in range(2):
             client.ask(wire.produce("packed", 0, wire.batch([b"value" * 100])))
+        wait_for("every Produce is counted", lambda: series(broker).get(name.format("total_time_ms_count")) == 3)
         found = series(broker)
-    name = 'kafka_network_request_{}{{request="Produce"}}'
     assert found[name.format("message_conversions_time_ms_count")] == 2
     assert 0 < found[name.format("message_conversions_time_ms_sum")] <= found[name.format("local_time_ms_sum")]
     assert found[name.format("total_time_ms_count")] == 3
