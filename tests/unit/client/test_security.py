@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.security import _context, _sasl
+from kbroker.client.security import _context, _sasl, requires_tls
 from tests.support.certificates import Certificates
 
 
@@ -154,3 +154,9 @@ def test_logins_that_cannot_be_used(properties: dict[str, str], text: str) -> No
     with pytest.raises(ValueError) as refused:
         _sasl(properties)
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("deadline", [4.0, 5.0])
+def test_a_listener_is_not_searched_for_tls_after_the_deadline(deadline: float) -> None:
+    """No connection is made: the address has no listener."""
+    assert requires_tls(("256.0.0.0", 1), deadline, lambda: 5.0) is False

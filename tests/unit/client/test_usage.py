@@ -21,6 +21,20 @@ def test_the_growth_per_second(now: int, then: int | None, interval_s: float | N
     assert _rate(now, then, interval_s) == rate
 
 
+def test_the_times_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval is that from start to start, unknown at the first look; a look of 40 ms took 40 ms."""
+    clock = VirtualClock()
+    clock.advance_ms(60_000)
+    for part in ("_look_at_topics", "_look_at_groups"):
+        monkeypatch.setattr(usage.UsageWatch, part, lambda *_: None)
+    monkeypatch.setattr(usage.UsageWatch, "_look_at_clients", lambda *_: clock.advance_ms(40))
+    watch = usage.UsageWatch(lambda: Any, Any, clock)  # type: ignore[arg-type,return-value]
+    first = watch.look()
+    clock.advance_ms(2460)
+    second = watch.look()
+    assert [(one.interval_s, one.took_ms) for one in (first, second)] == [(None, 40.0), (2.5, 40.0)]
+
+
 def test_a_group_that_is_made_again_has_no_earlier_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The growth of a lag is dropped with its group, not shown for a later group of that name before its turn."""
     names: list[str] = []

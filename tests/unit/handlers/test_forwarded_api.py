@@ -1,5 +1,6 @@
 """Requests that a member of a cluster forwards: envelopes, and the responses and errors that clients get."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -162,6 +163,7 @@ def test_configs_of_topics_go_to_the_controller_unchanged(front: Front) -> None:
 
 def test_what_this_broker_refuses_stays_out_of_the_envelope(front: Front) -> None:
     """Loggers and configs of this broker are handled here; the responses are in the order of the request."""
+    logging.getLogger("kbroker.member")  # only a logger that exists has a level
     rows = [
         resource(BROKER_CONFIGS, "9", "num.io.threads", "0"),
         resource(TOPIC_CONFIGS, "t", "retention.ms", "5"),

@@ -95,6 +95,14 @@ def test_unknown_tags_are_skipped_by_size(tags: str) -> None:
         assert codec.decode_response(12, 4, data) == {"ThrottleTimeMs": 0, "ErrorCode": 0}
 
 
+def test_an_unknown_tag_inside_an_element_does_not_shift_what_follows() -> None:
+    """The bytes of the tag are those of a whole tagged section, so that only its size leads to the next element."""
+    plain = codec.encode_request(3, 9, {"Topics": [{"Name": "a"}, {"Name": "b"}]})
+    assert plain[:7] == bytes.fromhex("03 02 61 00 02 62 00")
+    tagged = bytes.fromhex("03 02 61 01 19 02 00 00 02 62 00") + plain[7:]
+    assert codec.decode_request(3, 9, tagged) == codec.decode_request(3, 9, plain)
+
+
 def test_known_tag_must_fill_its_size() -> None:
     """A tagged value must end exactly at the size of its field."""
     data = codec.encode_request(1, 12, {"ClusterId": "ab"})
@@ -320,6 +328,13 @@ HOSTILE = {
     "tag beyond the frame": (18, 3, b"\x02x\x02y\x01\x20\x7f" + bytes(100)),
     "50 million topics of nothing": (3, 1, struct.pack(">i", 50_000_000) + bytes(100_000_000)),
 }
+
+
+def test_a_count_above_the_bytes_left_is_refused_by_the_size_of_the_elements() -> None:
+    """An element takes at least two bytes: 50 fit into 100, and 51 are refused before one is read."""
+    assert len(codec.decode_request(3, 1, struct.pack(">i", 50) + bytes(100))["Topics"]) == 50
+    with pytest.raises(ProtocolError, match="51 elements of at least 2 bytes, 100 left"):
+        codec.decode_request(3, 1, struct.pack(">i", 51) + bytes(100))
 
 
 def test_elements_of_all_arrays_are_counted() -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.log.log_types import ReadInfo
 from kbroker.share.acquisition import AcquireMode
 from kbroker.share.delayed_share_fetch import DelayedShareFetch, ReadPartition, ShareFetch, ShareFetchParams
@@ -62,6 +63,37 @@ def test_partitions_are_released_if_the_response_cannot_be_made() -> None:
     with pytest.raises(MemoryError):
         DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: released.extend(ready)).on_complete()
     assert released == [key]
+
+
+def test_an_error_while_partitions_are_read_is_that_of_each_unread_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The partition that was read before the error keeps its result."""
+    keys = [SharePartitionKey("g", UUID(int=7), "t", index) for index in range(2)]
+    share: Any = SimpleNamespace(
+        acquire_fetch_lock=lambda _: True,
+        release_fetch_lock=lambda _: None,
+        next_fetch_offset=lambda: 0,
+        free_records=lambda: 10,
+        record_bytes=1.0,
+        acquire=lambda *_: [],
+    )
+    logs: list[Any] = [
+        SimpleNamespace(read=lambda *_, **__: ReadInfo(0, 20, 20, 0, header(0, 9), 0, [])),
+        SimpleNamespace(read=raising(ValueError("damaged"))),
+    ]
+    done: list[dict[SharePartitionKey, Any]] = []
+    fetch = ShareFetch(
+        "m",
+        ShareFetchParams(0, 1, 400, 10, 10, AcquireMode.BATCH_OPTIMIZED, is_read_committed=False),
+        {key: ReadPartition(share, one) for key, one in zip(keys, logs, strict=True)},
+        done.append,
+        lambda key, error: None,
+    )
+    DelayedShareFetch(fetch, lambda key, log: None, lambda *ready: None).on_complete()
+    assert [list(results) for results in done] == [keys]
+    assert not isinstance(done[0][keys[0]], KafkaError)
+    assert done[0][keys[1]].error is Errors.UNKNOWN_SERVER_ERROR
+    assert list(fetch.errors) == [keys[1]]
+    assert "cannot complete the share fetch of m" in caplog.text
 
 
 def test_a_fetch_without_memory_keeps_no_partition() -> None:

@@ -56,6 +56,8 @@ def test_partitions_are_added_and_forgotten(bench: Bench) -> None:
     assert bench.cache.must_respond(session, P1.place, has_records=False, is_error=False)  # the error has ended
     bench.cache.advance("g", "m", 2, [], [P1.place, P2.place])
     assert list(session.partitions.values()) == [P0]
+    bench.cache.advance("g", "m", 3, [], [P1.place])
+    assert bench.cache.partition_count == 1
 
 
 def test_a_new_session_replaces_the_former_one_at_the_limit() -> None:

@@ -298,6 +298,13 @@ def test_records_of_aborted_transactions_are_archived() -> None:
     assert bytes(fetched.slice(acquired)) == records[61:]  # from the batch of the first acquired offset on
 
 
+def test_aborted_batches_behind_one_without_a_producer() -> None:
+    """A batch without a producer id is of no transaction, and those after it are still compared."""
+    records = header(0, 9) + header(10, 19, producer_id=7, attributes=TRANSACTIONAL_BIT)
+    fetched = Fetched.of(records, [AbortedTransaction(7, 10, 19, 20)])
+    assert [batch.base_offset for batch in fetched.aborted_batches()] == [10]
+
+
 def test_aborted_records_alone_do_not_fill_the_window() -> None:
     bench = ShareBench()
     for first in range(0, 1000, 100):

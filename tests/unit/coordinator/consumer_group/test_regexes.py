@@ -53,6 +53,13 @@ def test_what_re2_does_not_know_is_refused(bench: ConsumerGroupBench, regex: str
     assert str(refused.value.message).startswith(f"SubscribedTopicRegex `{regex}` is not a valid regular expression: ")
 
 
+@pytest.mark.parametrize(("length", "shown"), [(200, "(" * 200), (201, "(" * 200 + "...")])
+def test_a_long_expression_is_cut_in_the_error(length: int, shown: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        regexes.compile_regex("(" * length)
+    assert str(refused.value.message).startswith(f"SubscribedTopicRegex `{shown}` is not a valid regular expression: ")
+
+
 def test_a_known_expression_bumps_the_epoch_at_once() -> None:
     bench = ConsumerGroupBench(FakeImage(foo=2))
     bench.join("a", regex="f.*")

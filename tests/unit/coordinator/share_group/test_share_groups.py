@@ -185,6 +185,20 @@ def test_an_interrupted_initialization_is_tried_again_after_a_restart(monkeypatc
     assert again.partitions() == ({}, ALL, [])
 
 
+def test_an_interrupted_initialization_is_tried_again_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another request may still be at work before that."""
+    bench = ShareGroupBench()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.groups, "_initialize", lambda *_: {})
+        epoch = bench.join("a").epoch
+    bench.after(bench.settings.initialize_retry_ms - 1)
+    bench.beat("a", epoch)
+    assert bench.partitions() == (ALL, {}, [])
+    bench.after(1)
+    bench.beat("a", epoch)
+    assert bench.partitions() == ({}, ALL, [])
+
+
 def test_an_interrupted_initialization_is_tried_again_after_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
