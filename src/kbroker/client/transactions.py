@@ -180,7 +180,7 @@ class Transactions:
         Args:
             places: the partitions.
             now_ms: current time since 1970.
-            max_timeout_ms: age below which transactions are left out.
+            max_timeout_ms: age up to which transactions are left out.
             broker_id: query this replica; None: the leaders.
         """
         open_ones = [
