@@ -14,7 +14,7 @@ cdef extern from "allocator.h" nogil:
 cdef enum:
     MOST_ARENAS = 1024              # glibc makes eight for each core
 
-cdef Mutex arenas_lock              # held while memory is released too, since the tokens are replaced
+cdef Mutex arenas_lock              # guards the two below; held while memory is released, which replaces the tokens
 cdef void *arenas[MOST_ARENAS]      # a token of each arena that threads have noted, until the process ends
 cdef int arenas_used = 0
 

@@ -54,7 +54,7 @@ def test_ability(running: Running, probe: Probe) -> None:
 
 
 def test_the_same_rows() -> None:
-    """The README has the short rows in the order of the program, the documentation page has all rows."""
+    """The README has the short rows, and the documentation page all rows, in the order of the program."""
     for page, probes in (("docs/compatibility.md", [*PROBES, *COSTS]), ("README.md", [*PROBES, *COSTS])):
         wanted = [p.name for p in probes if p.short or page != "README.md"]
         lines = (ROOT / page).read_text(encoding="utf-8").splitlines()

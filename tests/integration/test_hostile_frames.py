@@ -125,7 +125,7 @@ def test_tags_in_the_header_cost_no_memory(target: Target) -> None:
 
 @pytest.mark.parametrize("bad", hostile.bad_batches(), ids=lambda bad: bad.name)
 def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
-    """An invalid batch causes an error for its partition and is not appended."""
+    """An invalid batch gets one of its allowed results, and a refused one is not appended."""
     before = wire.end_offset(target.bootstrap, TOPIC)
     with Connection(target.bootstrap) as connection:
         response = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))

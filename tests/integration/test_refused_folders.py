@@ -106,7 +106,7 @@ def test_nodes_of_a_cluster(tmp_path: Path, settings: dict[str, str], sentence: 
 
 
 def test_a_broker_of_a_cluster_without_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with partitions but without a metadata log is refused, and the remedy names a relative folder once."""
+    """A folder with partitions but no metadata log is refused; the remedy names a relative folder by its full path."""
     served(tmp_path, {})
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020}.log").touch()

@@ -155,7 +155,7 @@ def delta(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
-    """Return the session with a driver that reads offsets as a member of a consumer group, which is deprecated."""
+    """Yield the session with a driver that looks up offsets by a consumer, a method that Spark has deprecated."""
     name = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     connector.conf.set(name, "true")
     yield connector

@@ -32,7 +32,7 @@ def with_updates(rows: pa.Table) -> pa.Table:
 def test_names_of_lists_are_read_as_dictionaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
 ) -> None:
-    """Columns are read as in `replay` and `recommend`, where each row group has its own dictionaries."""
+    """Names that are read as dictionaries, one per row group, equal the names that are read as text."""
     monkeypatch.setattr(file_writer, "ROW_GROUP_ROWS", 7)
     table = Table(tmp_path / "table")
     table.open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))

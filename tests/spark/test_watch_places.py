@@ -24,7 +24,7 @@ POM = Path(__file__).resolve().parents[1] / "support" / "java" / "s3a.pom.xml"
 
 
 def test_executors_that_end_with_their_parts_of_a_batch(scene: Scene) -> None:
-    """Executors keep the state in the store, by jars that Spark sends; they are killed while they write."""
+    """After executors are killed while they write, `watch` goes on; its state is in the store."""
     try:
         jars = classpath(pom=POM).replace(os.pathsep, ",")
     except Unavailable as error:

@@ -17,9 +17,9 @@ cdef struct Key:                # 128-bit watch key, made by the caller (for exa
 cdef struct Watcher:            # one owner under one key; in the owner's WatcherBlock
     Watcher *next
     Watcher *prev
-    WatchList *list             # NULL: in none; guarded by the lock of its shard. Of a root: the next of its table slot
+    WatchList *list             # NULL: in none; guarded by the shard's lock. In a root: the next list of the table slot
     int32_t shard               # fixed before the block is shown to other threads
-    int32_t index               # in its block. Of a root: how far into its allocation the list begins
+    int32_t index               # in its block. In a root: bytes between the start of the allocation and the list
 
 cdef struct WatcherBlock:       # all watchers of one owner, one allocation
     void *owner

@@ -40,7 +40,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
         return {"Results": refused}
     results = []
-    described: dict[tuple[int, str], tuple[Set[str] | None, list[Entry]]] = {}  # with the keys that were looked up
+    described: dict[tuple[int, str], tuple[Set[str] | None, list[Entry]]] = {}  # keys (None: all), entries
     free_rows = 0
     room = ResponseRoom()
     for resource in body_as_java_reads(body["Resources"]):

@@ -21,7 +21,7 @@ class Keyboard:
     def key(self, timeout_s: float) -> str | None:
         """Return the next key: a character, or "up", "down", "left", "right", "page up", "page down" or "home".
 
-        None after the time-out, "q" if the terminal is closed.
+        None after the time-out and for any other key, "q" if the terminal is closed.
         """
         if not self._has_input(timeout_s):
             return None

@@ -164,9 +164,10 @@ def sorted_rows(usage: Usage, state: State) -> list[Any]:
 
 
 def table_of(usage: Usage, state: State, most: int, width: int) -> Table | Text:
-    """Return the view's table: ``most`` rows from the first shown row on, in ``width`` columns of a terminal.
+    """Return the view's table: at most ``most`` rows from ``state.first`` on, in ``width`` columns of a terminal.
 
     A narrow terminal shows fewer columns, but always the first and the sort column; only the first column is cut.
+    Without rows, return the text that explains why.
     """
     view = VIEWS[state.view]
     rows = sorted_rows(usage, state)

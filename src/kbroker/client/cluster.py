@@ -140,7 +140,8 @@ class Cluster(Closing):
         clock: monotonic seconds.
         sleep: waits between attempts.
 
-    Raises: BrokerConnectionError if no bootstrap server responds; ValueError for a malformed list.
+    Raises: BrokerConnectionError if no bootstrap server responds; KafkaError if one refuses version negotiation or
+    authentication; ValueError for a malformed list.
 
     Threads: one at a time; open one Cluster per thread.
     """

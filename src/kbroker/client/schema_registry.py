@@ -123,7 +123,7 @@ class SchemaRegistry:
         self._deadline_s = math.inf
 
     def within(self, seconds: float) -> SchemaRegistry:
-        """Return this registry, with its schemas, for a caller that waits `seconds` in total for responses."""
+        """Return a copy that shares the cached schemas and waits at most `seconds` in total for responses."""
         found = copy.copy(self)
         found._deadline_s = self._clock() + seconds
         return found

@@ -91,7 +91,7 @@ class Tokens:
         return _token({**response, "Renewers": listed}, *times)
 
     def renew(self, hmac: bytes, period_ms: int = BROKERS_DEFAULT) -> int:
-        """Extend a token; return its new expiry, in ms since 1970. Args: ``period_ms``: from now."""
+        """Set a token to expire ``period_ms`` from now (-1: broker's default); return its expiry, in ms since 1970."""
         return self._change(RENEW, "RenewPeriodMs", hmac, period_ms, "renewing")
 
     def expire(self, hmac: bytes, period_ms: int = AT_ONCE) -> int:

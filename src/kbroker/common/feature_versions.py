@@ -23,7 +23,7 @@ _NAMES = (
 #: Level of metadata.version to its name.
 METADATA_VERSIONS: Mapping[int, str] = dict(enumerate(_NAMES, FIRST_LEVEL))
 LAST_LEVEL = max(METADATA_VERSIONS)
-#: First levels of metadata.version at which the metadata log may contain these; TRANSACTIONS: of metadata records.
+#: First level of metadata.version with each of these contents of the metadata log; TRANSACTIONS: around its records.
 ZK_MIGRATION_LEVEL, SCRAM_LEVEL, TRANSACTIONS_LEVEL, DELEGATION_TOKENS_LEVEL = 8, 11, 13, 14
 CONTROLLERS_LEVEL, DIRECTORIES_LEVEL, ELIGIBLE_REPLICAS_LEVEL, CORDONED_LEVEL = 15, 17, 23, 30
 #: Levels with records that an earlier level lacks: Kafka refuses to go below them.

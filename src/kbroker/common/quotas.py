@@ -21,8 +21,8 @@ CLIENT_KEYS: Mapping[str, ConfigType] = {
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 
-#: Prefix of a key: its quota is judged and reported like an enforced one of the same value, and delays nothing. Not in
-#: Kafka.
+#: Prefix of a shadow quota's key. A shadow is evaluated and reported like an enforced quota of the same value, but does
+#: not delay. Not in Kafka.
 SHADOW_PREFIX = "shadow."
 
 LONGEST_NAME_BYTES = 32_767  # of a string in Kafka's protocol

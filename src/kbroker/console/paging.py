@@ -29,9 +29,9 @@ class Part(NamedTuple):
 
 
 def part_of(rows: Sequence[Any], query: Query, path: str, size: int = ROWS) -> Part:
-    """Return the part with the number ``page`` of a query (from 1), or the last one. Args: ``path`` of the page.
+    """Return the part of the rows with the query's number ``page`` (from 1), or the last part if there are fewer.
 
-    Raises: PageError 400.
+    Args: ``path`` of the page. Raises: PageError 400.
     """
     count = max(1, -(-len(rows) // size))
     number = min(query.integer("page", 1, 1, 10**9), count)

@@ -283,7 +283,7 @@ class Membership:
     # ------------------------------------------------------------ sync
 
     def sync(self, group: ClassicGroup, request: SyncRequest, on_synced: SyncCallback) -> None:
-        """Call ``on_synced`` with the member's assignment, now or once the leader has sent it."""
+        """Call ``on_synced`` with an error, or with the member's assignment, now or once the leader has sent it."""
         error = _sync_error(group, request)
         if error is not Errors.NONE:
             on_synced(SyncResult(error))

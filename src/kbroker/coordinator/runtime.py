@@ -287,7 +287,7 @@ class CoordinatorRuntime(Generic[Shard]):
         self._load(index, order)
 
     def _begin_load(self, index: int, epoch: int) -> _Partition | None:
-        """Return the order to carry out; None if the partition is served already, or the order is late.
+        """Set a partition to LOADING and return it; None if it is served (its epoch is then set) or the epoch is old.
 
         The caller holds ``_lock``.
         """

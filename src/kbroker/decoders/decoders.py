@@ -88,7 +88,10 @@ class Decoders:
         return DecodedRecord(topic, partition, offset, timestamp_ms, parts[0], parts[1], headers)
 
     def part(self, name: str, data: bytes, place: Place) -> Decoded:
-        """Return a key or value as the named decoder decodes it; if that fails, as AUTO does, with a ``problem``."""
+        """Decode a key or value with the named decoder; if it fails, by detection without schemas, with a ``problem``.
+
+        Raises: MissingPackageError.
+        """
         if name == AUTO:
             return self.detected(data, place)
         try:

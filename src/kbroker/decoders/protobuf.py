@@ -253,7 +253,10 @@ def _well_known(path: str) -> Any:
 
 
 def _compiled(texts: Mapping[str, str], included: Path) -> bytes:
-    """Return the descriptors of files, by path, and of their imports. Raises: UndecodableError, OSError."""
+    """Return an encoded FileDescriptorSet of the files and their imports. Args: ``texts``: contents by path.
+
+    Raises: UndecodableError, OSError.
+    """
     with tempfile.TemporaryDirectory(prefix="kbroker-proto-") as name:
         folder = Path(name)
         for path, content in texts.items():

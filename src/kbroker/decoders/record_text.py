@@ -140,7 +140,7 @@ def _line(depth: int) -> str:
 
 
 def _is_json(text: str, is_cut: bool) -> bool:
-    """Return whether this is a JSON document, or possibly the beginning of a truncated one."""
+    """Return whether a text is a JSON document; if ``is_cut``, also whether it may be the beginning of one."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

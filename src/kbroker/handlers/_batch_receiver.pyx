@@ -1,4 +1,4 @@
-"""Request batches for a Python handler, which executes their frames in order while each of them is completed.
+"""Request batches for a Python handler, which executes their frames in order as long as each is completed at once.
 
 A frame that is delayed, muted, closed or handed over ends its batch, as do a frame for the native handlers and the end
 of the session: the frames after it return to their channel. Responses are sent together, but a completed one does not

@@ -166,7 +166,7 @@ cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table) noexce
 cdef void unhook_partitions(NativeApisCore *native_apis, TopicTable *table, TopicTable *kept) noexcept nogil:
     """Disconnect the hooks of the partitions in ``table`` and not in ``kept``, unless another node has connected them.
 
-    A log that is deleted calls its hook first, for the fetches that wait, and disconnects it.
+    Deleted topics are skipped until the close: a deleted log calls its hook, for waiting fetches, and disconnects it.
     """
     cdef int32_t i, k
     cdef Topic *topic

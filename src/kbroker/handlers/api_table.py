@@ -52,7 +52,7 @@ class ApiEntry(NamedTuple):
 
 
 def whole_failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """Return an error for a whole request: its code, its text where the response has one, defaults for all else."""
+    """Return a response that fails as a whole: error code, error text if it has that field, defaults for all else."""
     response = response_plan(request.api_key, request.api_version).default()
     response["ErrorCode"] = int(error)
     if "ErrorMessage" in response:

@@ -142,10 +142,10 @@ class FolderScan:
         self._report.removed_folders.append(folder)
 
     def _sort_surplus(self, log_dir: LogDir, folder: Path, topic: TopicLogs) -> None:
-        """Judge the folder of a partition that the topic does not have.
+        """Remove the folder of a partition that the topic lacks if it never had records; otherwise keep and report it.
 
         Either a crash occurred before the addition of the partition was acknowledged, or the metadata is an older
-        copy. Only a folder that never had a record is removed.
+        copy.
         """
         if never_had_records(folder):
             logger.info(

@@ -247,7 +247,7 @@ class LogDir:
     def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
         """Remove partitions from the checkpoints that a start reads; checkpoints without them are not written.
 
-        Raises: OSError; the partitions are then still in the checkpoint.
+        Raises: OSError; a checkpoint that was not written still has the partitions.
         """
         for one in (self.log_starts, self.recovery_points):
             if any(key in one.offsets for key in keys):

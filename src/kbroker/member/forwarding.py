@@ -23,7 +23,7 @@ from kbroker.protocol import codec
 logger = get_logger(__name__)
 
 ENVELOPE = 58
-TIMEOUT_MS = 60_000  # until a request fails without a controller
+TIMEOUT_MS = 60_000  # after which a request without a response of a controller fails
 HISTOGRAM_BYTES = 4000
 MAX_WAITING_BYTES = 64 << 20  # of all requests that wait for a controller
 #: Largest request, far below the usual socket.request.max.bytes: a controller closes the connection of a larger one.

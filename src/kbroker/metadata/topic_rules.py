@@ -117,7 +117,7 @@ def check_configs(configs: Mapping[str, str | None], config: BrokerConfig) -> No
 
 
 def requested_partitions(topics: Iterable[NewTopic], default: int) -> int:
-    """Return the number of partitions that a request for topics counts. Source: ``validateTotalNumberOfPartitions``."""
+    """Return the number of partitions of the new topics, as limited. Source: ``validateTotalNumberOfPartitions``."""
     return sum(
         len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
         for topic in topics

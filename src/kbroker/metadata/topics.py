@@ -135,7 +135,7 @@ class TopicRegistry:
         self.on_elected = [one for one in self.on_elected if one not in hooks]
 
     def write_log_starts(self, keys: Iterable[TopicPartition]) -> Collection[TopicPartition]:
-        """Write the starts of these logs to the disk; return the partitions for which that failed."""
+        """Write the log start offsets in the folders of these partitions; return the partitions for which it failed."""
         return self._logs.tasks.write_log_starts_of(keys)
 
     def describe_log_dirs(self) -> list[LogDirView]:

@@ -251,7 +251,7 @@ class SocketServer:
         return self._bound if self._entrance is None else [*self._bound, self._entrance]
 
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
-        """Change the number of network threads of each listener, or of the named listeners, while they serve.
+        """Change the number of network threads of each listener, or of the named ones, if the server is running.
 
         New connections are distributed to the new threads too. If the number is smaller, the last threads end: they
         send the responses that are ready, for at most a second, and close their connections, whose clients reconnect.

@@ -435,7 +435,7 @@ cdef class ClientQuotaManagers:
             raise ValueError(f"a quota must be above 0, got {value}")
         kind = KEYS.index(enforced_key(key))
         if kind == KIND_MUTATION:
-            limit = min(limit, NO_LIMIT)    # the tokens of an infinite rate would be NaN, with a later quota too
+            limit = min(limit, NO_LIMIT)    # an infinite rate would make the tokens NaN, and they would stay NaN
         manager = manager_at(quotas, KINDS + kind if is_shadow_key(key) else kind)
         with nogil:
             done = update_quota(quotas, manager, user_part, client_part, user_text, client_text, limit, removes)
@@ -577,7 +577,7 @@ cdef class ClientQuotaManagers:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no throttle is due, so that the reaper waits."""
+        """Return whether no throttle is due or being ended, and the reaper waits (or has been closed)."""
         cdef bint quiet
         with nogil:
             quiet = timer_is_quiet(self.quotas.timer)

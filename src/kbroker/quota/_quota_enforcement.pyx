@@ -247,7 +247,7 @@ cdef inline void charge_network_time(Request *request, ClientSensors *sensors, i
     cdef QuotaManager *manager = sensors.manager
     cdef int64_t sequence, now_ms
     cdef double percent
-    # in a batch of responses the first request has all the time
+    # the first request of a batch of responses has the network time of all of them
     if request.response_sent_ns != 0 and request.network_ns > 0:
         percent = <double>request.network_ns * PERCENT_PER_NS
         now_ms = epoch_ms_of(manager.quotas.clock, request.response_sent_ns)

@@ -60,7 +60,7 @@ cdef char *put_double(char *to, double value) noexcept nogil:
 
 
 cdef char *put_utc(char *to, int64_t us) noexcept nogil:
-    """Write 2026-01-02T03:04:05.123456Z (32 bytes), converting days since 1970 to a date by eras of 400 years."""
+    """Write 2026-01-02T03:04:05.123456Z, with days made a date by eras of 400 years. ``to`` has room for 32 bytes."""
     cdef int64_t second = us // 1000000, micro = us % 1000000
     cdef int64_t day, z, era, doe, yoe, year, doy, mp, month
     if micro < 0:

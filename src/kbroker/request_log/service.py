@@ -129,7 +129,7 @@ class RequestLog:
 
     @property
     def figures(self) -> RequestLogFigures:
-        """Counts of written, dropped and queued records."""
+        """Numbers of written and dropped records, and of written and queued bytes."""
         core, writer = self._core, self._writer
         if core is None:
             return RequestLogFigures()

@@ -32,7 +32,7 @@ def partition_row(index: int, error: Errors) -> Body:
 
 
 def resource_row(resource: Body, error: Errors, message: str | None) -> Body:
-    """Return the row of a resource with configs, as requests name it."""
+    """Return the row of a resource in a response about configs, with the type and name in the request."""
     return {
         "ErrorCode": int(error),
         "ErrorMessage": message,

@@ -58,7 +58,7 @@ class AcquisitionLock:
     task: TimerTask | None = None
 
     def release(self) -> None:
-        """Release the lock of one run."""
+        """Release the lock for one run; the last release cancels its expiry."""
         self.holders -= 1
         if self.holders == 0 and self.task is not None:
             self.task.cancel()

@@ -221,7 +221,7 @@ class ApacheKafka:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def end(self) -> None:
-        """Stop the process by SIGTERM, then SIGKILL if necessary; its data stays for the next `start`."""
+        """Stop the process by SIGTERM or the end of its input, else by SIGKILL; its data stays for the next `start`."""
         process = self._process
         if process is not None:
             if process.stdin is not None:

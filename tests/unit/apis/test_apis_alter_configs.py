@@ -334,7 +334,7 @@ def test_unknown_broker_configs_are_kept_and_hidden(bench: Bench) -> None:
      "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
 )  # fmt: skip
 def test_no_secret_and_nothing_without_effect_is_stored(bench: Bench, name: str) -> None:
-    """A config that applies only at start is rejected, so that the metadata log never stores its password."""
+    """A config that applies only at start is rejected, so that the metadata log never stores a password."""
     code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
     assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
     assert bench.configs(BROKER, "1") == {}

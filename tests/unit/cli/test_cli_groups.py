@@ -178,7 +178,7 @@ def test_a_group_that_changes_its_protocol_is_found(broker: GroupBroker) -> None
 
 
 def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
-    """COORDINATOR_NOT_AVAILABLE, as for the first request to a new cluster, is retried."""
+    """COORDINATOR_NOT_AVAILABLE, as for the first request to a new cluster, and a load in progress are retried."""
     responses = iter([15, 14, 0])
 
     def find(version: int, body: Body) -> Body:

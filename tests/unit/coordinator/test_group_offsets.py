@@ -507,7 +507,7 @@ def test_offsets_of_a_topic_that_the_registry_lacks_are_kept_at_the_start() -> N
 
 
 def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
-    """Offsets expire when a group has been empty for the retention; a live group keeps those of subscribed topics."""
+    """Offsets expire once a group was empty for the retention time; a live group keeps those of subscribed topics."""
     day = 24 * 3600 * 1000
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=7 * day))
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})

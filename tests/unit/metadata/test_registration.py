@@ -101,7 +101,7 @@ def test_the_broker_leads_every_partition(controller: MemoryController) -> None:
 
 
 def test_a_single_log_folder_has_all_partitions(controller: MemoryController) -> None:
-    """With several log folders, or at a level without directories, a partition keeps its directory."""
+    """A single log folder becomes every partition's directory, unless the level has no directories."""
     add_topic(controller, {"Directories": [MIGRATING]}, {"Directories": [OTHER]}, {})
     assert len(register(controller, FOLDER, OTHER)) == 2
     assert len(register(controller, FOLDER, level=LEVEL_WITHOUT_DIRECTORIES)) == 2

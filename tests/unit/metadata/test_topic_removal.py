@@ -97,7 +97,7 @@ def test_a_topic_that_is_created_again_meanwhile(topics: Bench, run: int) -> Non
 
 
 def test_coordinators_end_with_the_topic_before_its_logs_are_removed(topics: Bench) -> None:
-    """Otherwise a topic that is created again meanwhile would wait for them, or be taken for the deleted topic."""
+    """Deletion hooks run after the topic is out of service and before its logs are removed."""
     ended: list[tuple[str, bool, int]] = []
 
     def note(name: str) -> None:

@@ -398,7 +398,7 @@ def test_a_storm_of_newer_clients_is_held(api: str, version: int) -> None:
 
 @pytest.mark.parametrize(("api", "version"), PERMISSIVE)
 def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: int) -> None:
-    """Nothing is refused; a channel that is muted for the throttle time stays within the same bound (P5)."""
+    """Nothing is refused; a client muted for each throttle time stays within burst and rate, plus one request (P5)."""
     broker = Limited.of(RATE)
     made, number, elapsed_ms = 0, 0, 0
     while elapsed_ms <= STORM_S * 1000:

@@ -358,7 +358,7 @@ cdef bint parse_fetch(FetchState *state) noexcept nogil:
 
 
 cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
-    """Limit the sizes to the broker's maximum and to the window of the client's quota."""
+    """Limit max_bytes to the broker's maximum and, for clients, to the quota's window; min_bytes to max_bytes."""
     cdef NativeApisCore *native_apis = state.native_apis
     cdef int64_t limit = native_apis.fetch_max_bytes, now_ns
     if quotas_are_set(native_apis.quotas) and state.replica_id < 0:

@@ -301,7 +301,7 @@ cdef inline uint64_t hash_of(int32_t session_id) noexcept nogil:
 
 
 cdef uint64_t owner_of(SessionCache *cache, const FetchState *state) noexcept nogil:
-    """Return the principal of a request, as a hash under a secret seed."""
+    """Return a hash of the request's principal under a secret seed; 0 without a session."""
     cdef const Session *session = state.request.session
     return 0 if session == NULL else hash_seeded(
         session.principal, <int64_t>strlen(session.principal), cache.hash_seed)

@@ -61,7 +61,7 @@ class PartitionRow(NamedTuple):
 
 
 def listed(site: Site) -> list[Listed]:
-    """Return the topics that the user may see, by name.
+    """Return the topics that the user may see, sorted by name.
 
     Topics of a broker in this process are read directly: a response with 10,000 topics takes 0.2 s of Python.
     """

@@ -36,7 +36,7 @@ def read_version(data: bytes) -> int:
 
 
 def read_subscription(data: bytes, image: TopicsImage) -> Subscription:
-    """Decode a subscription. Raises: ProtocolError."""
+    """Decode a subscription; owned partitions of topics that do not exist are left out. Raises: ProtocolError."""
     body = codec.decode_versioned("ConsumerProtocolSubscription", data, read_as=read_version(data))[1]
     owned = _by_id(body.get("OwnedPartitions") or (), image)
     return Subscription(list(body["Topics"]), owned, body.get("RackId") or None)

@@ -152,8 +152,8 @@ class _Folder:
 class LogFiles(_Folder):
     """The files of a metadata log that no broker has open; nothing is changed. See ``MetadataLog``.
 
-    Args: ``folder``: the partition's, which may have another name than the log in ``log_dir``; ``others``: the other
-    log folders of the broker.
+    Args: ``folder``: folder of the metadata partition, by default the one in ``log_dir``; ``others``: the other log
+    folders of the broker.
     """
 
     def __init__(self, log_dir: Path, folder: Path | None = None, others: Sequence[Path] = ()) -> None:

@@ -121,7 +121,7 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
 
 
 def damage_of(folder: Path) -> list[tuple[Path, str]]:
-    """Return the damage of a log folder's metadata, by file; an empty list while a broker uses the folder.
+    """Return each damaged metadata file of a log folder, with the damage; an empty list while a broker uses the folder.
 
     Nothing in the folder is changed. Raises: OSError.
     """

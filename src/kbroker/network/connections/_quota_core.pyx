@@ -75,7 +75,7 @@ cdef void gauge_clear(Gauge *gauge) noexcept nogil:
 
 
 cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil:
-    """Record 1 and check the quota; return the delay of a violation (filled in), at most cap_ms; 0 if there is none."""
+    """Record 1 and fill in a violation; return its delay, at most cap_ms (below 0: no cap), else 0."""
     violation.throttle_ms = 0
     if sensor_record(gauge.sensor, 1.0, now_ms, True, violation) == RECORD_ACCEPTED or violation.throttle_ms < 0:
         return 0

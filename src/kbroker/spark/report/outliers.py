@@ -10,7 +10,7 @@ from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.report.throttled import Throttled
 from kbroker.spark.whatif.recommend import Need, Recommendation
 
-TIMES = 10  # multiple of the need of the others, or of the current quota
+TIMES = 10  # an outlier needs at least this multiple of the need of the others, or of its current quota
 OTHERS = 2  # minimum number of others for a comparison
 
 Limits = Callable[[QuotaEntity, str], float | None]

@@ -31,7 +31,7 @@ LATE_MS = 600_000
 _TIME_BITS = 41  # milliseconds of a log: 69 years
 
 
-#: Columns of `replay_updates`. `sequence`, `time` of the record.
+#: Columns of `replay_updates`; `sequence` and `time` are those of the record.
 UPDATES_SCHEMA = pa.schema(
     [
         ("broker", pa.int64()),
@@ -218,7 +218,7 @@ class _Recorded:
         return np.asarray(of_tag[self.tag])
 
     def _tags(self, row: Array, number: Array, tags: Sequence[Tags]) -> Array:
-        """Return the counter of each element; each broker has its own counters."""
+        """Return the number of each element's counter, after adding new ones to `names`; each broker has its own."""
         if len(row) == 0:
             return np.zeros(0, np.int32)
         pair = self.broker[row] * max(len(tags), 1) + number

@@ -134,7 +134,7 @@ def test_voters() -> None:
 
 
 def test_only_the_first_listener_has_the_address_of_the_voter() -> None:
-    """As in Kafka, each further listener has the port in its address."""
+    """As in Kafka, each further listener has its own address in ``listeners``."""
     found = config(
         controller_listener_names="B,A",
         controller_quorum_voters="1@box:19",
