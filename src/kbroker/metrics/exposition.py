@@ -64,7 +64,7 @@ class Exposition:
             return [self._families[name] for name in sorted(self._families)]
 
     def collect(self) -> Iterator[tuple[Family, list[Sample]]]:
-        """Yield each family with its current series: the added ones and the registry's, each by name, then the sources'."""
+        """Yield each family with its series: added ones, by name, then the registry's, by name, then the sources'."""
         with self._lock:
             sources = list(self._sources)
         registered: dict[str, list[tuple[Family, dict[str, str], float]]] = {}
