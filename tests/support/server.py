@@ -217,7 +217,7 @@ class Bench:
         """Replace the topic registry by a registry over other logs; return the new one."""
         publishers = self.ctx.controller.publishers
         publishers.remove(self.ctx.topics)
-        self.ctx.topics = TopicRegistry(self.ctx.config, self.ctx.controller, logs, lambda topics: None)
+        self.ctx.topics = TopicRegistry(self.ctx.config, self.ctx.controller, logs, lambda topics: None, self.ctx.clock)
         publishers.insert(0, self.ctx.topics)
         return self.ctx.topics
 
@@ -249,7 +249,8 @@ def make_bench(controller: Controller | None = None, /, **config: object) -> Ben
     values.set_dynamic(*broker_configs(controller.image, values.node_id))
     logs = FakeLogs()
     published: list[list[Any]] = []
-    topics = following(controller, TopicRegistry(values, controller, cast(Logs, logs), published.append))
+    clock = SystemClock()
+    topics = following(controller, TopicRegistry(values, controller, cast(Logs, logs), published.append, clock))
     apis = KafkaApis()
     ctx = ApiContext(
         values,
@@ -257,7 +258,7 @@ def make_bench(controller: Controller | None = None, /, **config: object) -> Ben
         topics,
         {"PLAINTEXT": Endpoint("here", 9092)},
         apis.ranges,
-        SystemClock(),
+        clock,
         connection_quotas=ConnectionQuotas(),
         quotas=ClientQuotaManagers(None, Metrics()),
         credentials=ScramCredentials(controller),

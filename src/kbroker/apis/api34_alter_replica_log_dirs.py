@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.loggers import get_logger
 from kbroker.requests.cluster import is_replica
 from kbroker.requests.context import ApiContext, Body, RequestContext
 from kbroker.requests.rows import partition_row
 from kbroker.security.authorizer import checks
-
-logger = get_logger(__name__)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -22,7 +19,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         try:
             ctx.topics.move(name, index, path)
         except KafkaError as error:
-            logger.warning("%s-%d is not moved to %s: %s", name, index, path, error)
             return error.error
         return Errors.NONE if is_replica(ctx, name, index) else Errors.NOT_LEADER_OR_FOLLOWER
 

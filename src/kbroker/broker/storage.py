@@ -57,7 +57,7 @@ class BrokerStorage:
             self.logs.close()
             raise
         self.controller = self.metadata.controller
-        self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish)
+        self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish, clock)
         self.elections = CoordinatorElections()
         self.contexts: dict[int, ApiContext] = {}  # contexts of the running nodes by node id
 

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
 from kbroker.metadata.topic_runs import TopicRuns
 
 REMOVED_AT_ONCE = 128  # partitions: other changes of topics wait meanwhile, about 15 ms
@@ -51,3 +52,8 @@ class TopicRemoval(TopicRuns[Removal]):
         is_last = not any(one.rest for one in begun.values())
         self._drop_logs(runs, begun if is_last else (), is_last)
         return is_last
+
+
+def removal_record(topic_id: uuid.UUID) -> MetadataRecord:
+    """Return the record that deletes a topic."""
+    return metadata_record("RemoveTopicRecord", {"TopicId": topic_id})

@@ -7,12 +7,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.configs.config_resource import ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.fair_lock import FairLock
 from kbroker.common.feature_versions import DIRECTORIES_LEVEL
+from kbroker.common.limited_log import RepeatedFailures
 from kbroker.common.loggers import get_logger
 from kbroker.common.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
 from kbroker.common.units import counted
@@ -26,22 +28,17 @@ from kbroker.metadata.image.image import MetadataImage, TopicImage
 from kbroker.metadata.image.partition_registration import PartitionRegistration
 from kbroker.metadata.new_topics import Created, PlannedTopic, planned_topic, topic_records
 from kbroker.metadata.partition_records import directory_records
-from kbroker.metadata.records.metadata_record import MetadataRecord, metadata_record
-from kbroker.metadata.topic_growth import Charge, TopicGrowth, own_configs, storage_error
+from kbroker.metadata.records.metadata_record import MetadataRecord
+from kbroker.metadata.topic_growth import Charge, TopicGrowth, free, own_configs, storage_error
 from kbroker.metadata.topic_opening import Opening, TopicOpening
-from kbroker.metadata.topic_removal import Removal, TopicRemoval
+from kbroker.metadata.topic_removal import Removal, TopicRemoval, removal_record
 from kbroker.metadata.topic_rules import NewTopic, TopicNames, automatic_topic, excess_error
 
 logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
-
 CREATED_AT_ONCE = 250  # topics: other changes of metadata wait meanwhile, about 50 ms
 DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the deletion note has space for this many
-
-
-def free(mutations: int) -> None:
-    """Charge nothing; every mutation is allowed."""
 
 
 class TopicView(NamedTuple):
@@ -80,11 +77,13 @@ class TopicRegistry:
         controller: Controller,
         logs: Logs,
         publish: Callable[[list[TopicView]], None],
+        clock: BaseClock,
     ) -> None:
         self._config = config
         self._controller = controller
         self._logs = logs
         self._publish = publish
+        self._failures = RepeatedFailures(clock)  # of requests that any client may repeat
         self.lock = FairLock()
         self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
         #: Called with the topic's id and the number of each partition whose leader epoch has risen.
@@ -143,13 +142,13 @@ class TopicRegistry:
         return self._logs.describe_dirs()
 
     def move(self, name: str, index: int, path: str) -> None:
-        """Begin to move a partition to another log folder. Raises: KafkaError with Kafka's code and text."""
+        """Begin to move a partition to another log folder. Raises: KafkaError with Kafka's code, after a log line."""
         try:
             self._logs.move_partition(name, index, path)
         except KafkaError as error:
             if error.error is Errors.UNKNOWN_TOPIC_OR_PARTITION and self.is_offline(name, index):
-                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {name}-{index} is offline") from None
-            raise
+                error = KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Partition {name}-{index} is offline")
+            raise self._noted(error, "%s-%d is not moved to %s: %s", name, index, path) from None
 
     # ------------------------------------------------------------ changing
 
@@ -257,7 +256,7 @@ class TopicRegistry:
         if ids:
             try:
                 self._controller.change(
-                    lambda image: [_removal(topic_id) for topic_id in ids if topic_id in image.topics_by_id],
+                    lambda image: [removal_record(topic_id) for topic_id in ids if topic_id in image.topics_by_id],
                     frees_space=True,
                 )
             except KafkaError as error:
@@ -306,7 +305,7 @@ class TopicRegistry:
             self._removal.expect(sum(len(image.topics[name].partitions) for name in deleted), deleted.values())
             if deleted:  # after a crash, a start uses this note to remove the folders that were not renamed
                 self._logs.note_deletions(deleted.values())
-            return [_removal(topic_id) for topic_id in deleted.values()]
+            return [removal_record(topic_id) for topic_id in deleted.values()]
 
         try:
             try:
@@ -552,8 +551,13 @@ class TopicRegistry:
         opening = self._opening.names
         topics = [automatic_topic(name, self._config, count) for name in names if name not in opening]
         for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
-            if isinstance(made, KafkaError):
-                logger.debug("topic %s is not created: %s", topic.name, made)
+            if isinstance(made, KafkaError) and made.error is not Errors.TOPIC_ALREADY_EXISTS:
+                self._noted(made, "topic %s is not created automatically: %s", topic.name)
+
+    def _noted(self, error: KafkaError, message: str, *args: object) -> KafkaError:
+        """Return the error after a warning, of which there is one a minute for each message and code."""
+        self._failures.log((message, error.error), logger.warning, message, *args, error)
+        return error
 
     def _open(self, topic: TopicImage, served: tuple[Any, ...] = ()) -> TopicView:
         """Return the view of a topic whose logs are made. Args: ``served``: the first ones, which stay as they are."""
@@ -594,7 +598,3 @@ def _log_created(views: Iterable[TopicView]) -> None:
     for view in views:
         count = counted(len(view.partitions), "partition")
         logger.info("created topic %s with %s, id %s", view.name, count, uuid_to_text(view.topic_id))
-
-
-def _removal(topic_id: uuid.UUID) -> MetadataRecord:
-    return metadata_record("RemoveTopicRecord", {"TopicId": topic_id})

@@ -227,6 +227,15 @@ def test_alter_replica_log_dirs(bench: Bench, version: int) -> None:
     assert moved(bench, version, folder["LogDir"], *asked) == [("t", 0, 0), ("t", 7, 3), ("missing", 0, 3)]
 
 
+def test_refused_moves_are_limited_warnings(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that names thousands of partitions writes a line for each reason, not for each partition."""
+    (folder,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    caplog.clear()
+    assert len(moved(bench, 2, folder["LogDir"], ("t", list(range(2, 1002))))) == 1000
+    assert {code for _, _, code in moved(bench, 2, "/elsewhere", ("t", [0, 1]))} == {57}
+    assert [line.split(" to ")[0] for line in caplog.messages] == ["t-2 is not moved", "t-0 is not moved"]
+
+
 @pytest.mark.parametrize("version", range(3))
 def test_nodes_of_the_quorum(bench: Bench, version: int) -> None:
     asked = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]

@@ -42,7 +42,7 @@ class Broker:
         config = BrokerConfig({})
         self.logs = LogManager([self.folder], VirtualClock(NOW_MS), config)
         self.controller = LoggedController(self.folder)
-        self.topics = TopicRegistry(config, self.controller, self.logs, lambda views: None)
+        self.topics = TopicRegistry(config, self.controller, self.logs, lambda views: None, VirtualClock(NOW_MS))
         following(self.controller, self.topics)
         self.report = None
         start = self.logs.start

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigChange, ConfigResourceType
 from kbroker.common.errors import Errors, KafkaError
@@ -61,11 +62,13 @@ def test_validate_only_changes_nothing(bench: Bench) -> None:
 def test_topics_come_back_with_their_ids() -> None:
     """Ids and partitions survive a restart (quirk 6: they must)."""
     controller, config = MemoryController(), BrokerConfig()
-    first = following(controller, TopicRegistry(config, controller, cast(Logs, FakeLogs()), lambda views: None))
+    first = following(
+        controller, TopicRegistry(config, controller, cast(Logs, FakeLogs()), lambda views: None, VirtualClock())
+    )
     first.create(NewTopic("b", 2))
     first.create(NewTopic("a", 1))
     published: list[Sequence[TopicView]] = []
-    second = TopicRegistry(config, controller, cast(Logs, FakeLogs()), published.append)
+    second = TopicRegistry(config, controller, cast(Logs, FakeLogs()), published.append, VirtualClock())
     second.load()
     known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
     assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
@@ -201,6 +204,26 @@ def test_a_default_above_the_limit_of_a_request_creates_nothing() -> None:
     bench.ctx.topics.auto_create(["__consumer_offsets"])
     assert bench.ctx.topics.all() == []
     assert error_of(bench.ctx.topics.create, NewTopic("t")) is Errors.POLICY_VIOLATION
+
+
+def test_automatic_creations_that_fail_are_limited_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """The operator gets one line a minute about each reason, whatever topics clients use."""
+    config, controller, clock = BrokerConfig({"num.partitions": 10_001}), MemoryController(), VirtualClock()
+    topics = following(controller, TopicRegistry(config, controller, cast(Logs, FakeLogs()), lambda views: None, clock))
+    for number in range(1000):
+        topics.auto_create([f"t{number}", f"u{number}"])
+    line = "POLICY_VIOLATION: Excessively large number of partitions per request."
+    assert caplog.messages == [f"topic t0 is not created automatically: {line}"]
+    clock.advance_ms(60_000)
+    topics.auto_create(["late"])
+    times = "2000 times since the last such line"
+    assert caplog.messages[1:] == [f"topic late is not created automatically: {line} ({times})"]
+
+
+def test_a_topic_that_another_request_has_created_is_no_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.ctx.topics.create(NewTopic("t"))
+    bench.ctx.topics.auto_create(["t"])
+    assert [line for line in caplog.messages if "automatically" in line] == []
 
 
 def test_topics_of_one_request_are_published_together(bench: Bench) -> None:
@@ -360,7 +383,9 @@ def restarted(controller: MemoryController, logs: FakeLogs) -> tuple[BrokerConfi
     config = BrokerConfig()
     config.set_dynamic(*broker_configs(controller.image, 1))
     controller.publishers.clear()
-    registry = following(controller, TopicRegistry(config, controller, cast(Logs, logs), lambda views: None))
+    registry = following(
+        controller, TopicRegistry(config, controller, cast(Logs, logs), lambda views: None, VirtualClock())
+    )
     registry.load()
     return config, registry
 
