@@ -96,7 +96,7 @@ def soak() -> bool:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Return start_broker(**settings with dots as __, wrapper=[...]), which starts a BrokerProcess for one test."""
+    """Yield start_broker(**settings with dots as __, wrapper=[...]), which starts a BrokerProcess for one test."""
     started: list[BrokerProcess] = []
 
     def start(*, folder: Path | None = None, wrapper: tuple[str, ...] = (), **settings: str) -> BrokerProcess:

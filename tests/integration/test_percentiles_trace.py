@@ -21,7 +21,7 @@ SCRIPTS, OPERATIONS = 300, 120
 
 
 def script(seed: int) -> Iterator[str]:
-    """Return values inside and outside the range, at its edges and NaN, at irregular times."""
+    """Yield lines of a script: values inside and outside the range, at its edges and NaN, at irregular times."""
     rng = random.Random(seed)
     bucketing = rng.choice(("linear", "constant"))
     smallest = 0.0 if bucketing == "linear" else rng.choice((0.0, -50.0, 10.5, rng.uniform(-1e6, 1e6)))

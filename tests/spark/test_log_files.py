@@ -227,7 +227,7 @@ def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) ->
 
 
 def test_a_file_that_is_deleted_during_a_limited_run_is_an_error(tmp_path: Path) -> None:
-    """Otherwise the next batch would omit the records that the run has found, and the offset would lose the file."""
+    """A file deleted with records that the run has found but not read is an error; a file that was read is not."""
     log = tmp_path / "requests-1.jsonl"
     log.write_text("a\nb\n")
     reader: Any = LogFiles({"paths": json.dumps([str(tmp_path)]), "maxBytesPerTrigger": "2"}).streamReader(SCHEMA)

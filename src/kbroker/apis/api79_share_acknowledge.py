@@ -20,7 +20,10 @@ __all__ = ["failure", "handle"]
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Acknowledge, and respond when the outcome of every partition is stored; the final epoch ends the session."""
+    """Acknowledge, and respond once every partition's outcome is stored; the final epoch ends the session.
+
+    Raises: KafkaError.
+    """
     check_request(ctx, body, request, checks.SHARE_ACKNOWLEDGE_GROUP)
     group_id, member_id, epoch = body["GroupId"], body["MemberId"], body["ShareSessionEpoch"]
     manager = ctx.share_partitions

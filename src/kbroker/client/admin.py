@@ -119,7 +119,7 @@ class Admin:
         return sorted(topic.name for topic in self.cluster.fetch_metadata(None) if not topic.is_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
-        """Return topics with their partitions, by name; all topics if ``names`` is None.
+        """Return topics with their partitions, sorted by name; all topics if ``names`` is None.
 
         Raises: KafkaError for a name that is unknown or illegal.
         """
@@ -230,7 +230,7 @@ class Admin:
         include_synonyms: bool = False,
         include_documentation: bool = False,
     ) -> list[ConfigEntry]:
-        """Return the configs of a topic or broker, by name.
+        """Return the configs of a topic or broker, sorted by name.
 
         Args:
             resource_type: kind of the resource.

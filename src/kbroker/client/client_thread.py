@@ -66,7 +66,7 @@ class ClientThread:
             executor.shutdown(wait=False)
 
     async def _run_in_turn(self, call: Callable[[], T]) -> T:
-        """Run a call while holding the lock, which is released when the thread has finished the call."""
+        """Run a call while holding the lock, released at the end of the call. Raises: RuntimeError after a close."""
         if self._executor is None:
             self._turn.release()
             raise RuntimeError("the client is closed")

@@ -100,7 +100,7 @@ class _Sections:
     def _unique(
         self, section: str, nodes: Mapping[str, Node], shape: str, read: "Callable[[_Entry], tuple[Any, T]]"
     ) -> dict[Any, T] | None:
-        """Return the entries of a section by their keys, which differ; None if the file lacks the section."""
+        """Return the entries of a section by key; None if the file lacks the section. Raises: DocumentError."""
         if section not in nodes:
             return None
         found: dict[Any, T] = {}
@@ -181,7 +181,7 @@ class _Entry:
         return node.content
 
     def count(self, key: str) -> int | None:
-        """Return a field that is a whole number from 1; None without the field."""
+        """Return a field that is a whole number from 1; None without the field. Raises: DocumentError."""
         if key not in self._fields:
             return None
         node = self._fields[key][1]
@@ -191,7 +191,7 @@ class _Entry:
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        """Return a field that is a mapping, with strings for its numbers and truth values; {} without the field."""
+        """Return a field that is a mapping, its scalars as strings; {} without the field. Raises: DocumentError."""
         if key not in self._fields:
             return {}
         found = {}
@@ -205,7 +205,7 @@ class _Entry:
         return found
 
     def word(self, key: str, known: list[W], default: W | None = None) -> W:
-        """Return the member that a field names, in any case, with or without underscores."""
+        """Return the member that a field names, in any case, with or without underscores. Raises: DocumentError."""
         if key not in self._fields and default is not None:
             return default
         by_name = {one.title.lower(): one for one in known}

@@ -228,7 +228,7 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def skips(self, batch: RecordBatch) -> bool:
-        """Return whether the records of `batch` are a marker, or belong to an aborted transaction."""
+        """Return whether `batch` is a marker or of an aborted transaction; call it with all batches, in order."""
         if batch.producer_id < 0:
             return False
         while self._coming and self._coming[-1][1] <= batch.last_offset:

@@ -120,7 +120,7 @@ class Groups:
 
     @retried  # the whole method: a node may have left, and another may have its groups
     def list_groups(self) -> list[ListedGroup]:
-        """Return the groups of all brokers, by id."""
+        """Return the groups of all brokers, sorted by id."""
         self.cluster.fetch_metadata([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self.cluster.nodes):

@@ -46,7 +46,7 @@ class ResolvedQuota(NamedTuple):
 def resolve_quotas(
     found: Mapping[QuotaEntity, Values], user: str, client_id: str = "", address: str | None = None
 ) -> list[ResolvedQuota]:
-    """Return the quotas that apply to a client, by key; with its ``address``, connection_creation_rate too.
+    """Return the quotas that apply to a client, one per key; with its ``address``, connection_creation_rate too.
 
     A quota is followed by its shadow if any entity has one; shadows are resolved separately.
     Args: ``found``: all quotas of the cluster. ``client_id``: empty for a client that sends none.

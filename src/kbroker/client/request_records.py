@@ -294,7 +294,10 @@ def file_rows(paths: Sequence[Path], follow: bool, wait: Callable[[float], None]
 
 
 def _files_of(paths: Sequence[Path], is_first: bool, follow: bool) -> list[Path]:
-    """Return the log files. Args: ``is_first``: each path must exist; ``follow``: a folder may be empty."""
+    """Return the log files. Args: ``is_first``: each path must exist; ``follow``: a folder may be empty.
+
+    Raises: RequestLogError.
+    """
     found = []
     for path in paths:
         if path.is_dir():

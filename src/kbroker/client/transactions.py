@@ -79,7 +79,7 @@ class Transactions:
         duration_ms: int = -1,
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all brokers, by id.
+        """Return the transactional ids of all brokers, sorted by id.
 
         Args:
             states: only ids in these states, by Kafka's names; empty: all.

@@ -30,7 +30,7 @@ class Users:
         self._cluster = cluster
 
     def credentials(self) -> Sequence[Credential]:
-        """Return the credentials of every user, by name."""
+        """Return the credentials of every user, sorted by user."""
         return [Credential(user, *one) for user, found in self.list().items() for one in found.items()]
 
     def credentials_if_any(self) -> Sequence[Credential] | None:

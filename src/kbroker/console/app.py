@@ -79,7 +79,7 @@ class Viewers:
         self._seen: dict[tuple[str, str], int] = {}  # by user and the page's own name, the most recent last
 
     def again_ms(self, viewer: str, user: str = "") -> int:
-        """Return the refresh interval of a page.
+        """Note that a page is open; return its refresh interval in milliseconds, which grows with the number of pages.
 
         Args: ``viewer``: the page's own name, empty while it is being loaded. ``user``: the signed-in user, for
         whom at most ``MAX_OF_USER`` pages count.
@@ -453,7 +453,7 @@ def _form(request: HttpRequest) -> Query:
 
 
 def _asset(name: str) -> HttpResponse:
-    """Return one of the console's static files."""
+    """Return one of the console's static files. Raises: PageError 404."""
     kind = KINDS.get(Path(name).suffix)
     if kind is None or name not in {file.name for file in ASSETS.iterdir()}:
         raise PageError(404, "There is no such file.")

@@ -28,7 +28,7 @@ class Applied:
         self._results: dict[tuple[str, object], tuple[int, View]] = {}  # expiry and page, by form and owner
 
     def claim(self, form: str, title: str) -> bool:
-        """Return whether a form may make its change: true only the first time."""
+        """Reserve the change of a form; return False if it was reserved before."""
         with self._changed:
             if form in self._titles:
                 return False

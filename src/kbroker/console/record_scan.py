@@ -108,7 +108,7 @@ class Scan:
         return self._rounds == 1 or (sum(map(len, found.values())) < count and not self._has_ended())
 
     def _ends_round(self, left: int) -> bool:
-        """Return whether the step ends although partitions are left.
+        """Return whether the step ends although partitions are left; note as a problem that they were not read.
 
         Without filters only STEP_BYTES ends it early: the result has the first records of all partitions.
         """

@@ -41,7 +41,7 @@ class RemoteUsers:
         return found or self._security
 
     def sign_in(self, user: str, password: str) -> SignedIn | None:
-        """Return the user if the cluster accepts the password, else None.
+        """Sign a user in if the cluster accepts the password; a changed password ends older sessions. Else return None.
 
         Raises: BrokerConnectionError; PageError 503 if the cluster fails otherwise.
         """

@@ -164,7 +164,7 @@ class AvroWriter:
             out.is_default = before
 
     def _write_union(self, branches: list[Any], namespace: str, value: Any, out: _Output, where: str) -> None:
-        """Write the first branch that fits the value."""
+        """Write the first branch that fits the value. Raises: UnencodableError if none does."""
         problems = []
         start = len(out)
         for number, branch in enumerate(branches):

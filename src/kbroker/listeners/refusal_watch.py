@@ -59,7 +59,7 @@ class RefusalWatch:
             self._note(self._records(kept, counts))
 
     def _records(self, kept: Sequence[Refusal], counts: Mapping[str, int]) -> list[tuple[Refusal, int]]:
-        """Return one record for each kept refusal, and for each reason one that represents the others."""
+        """Return a record of each kept refusal, and for each reason one of all others; note how many were recorded."""
         found = [(refusal, 1) for refusal in kept]
         for refusal in kept:
             self._noted[refusal.reason] = self._noted.get(refusal.reason, 0) + 1

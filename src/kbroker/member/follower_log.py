@@ -324,7 +324,7 @@ class FollowerLog(SnapshotWriter):
             self._segments.append(_Segment(offset, path))
 
     def _opened(self) -> int:
-        """Return the descriptor of the last segment. Raises: OSError."""
+        """Return the descriptor of the last segment, after opening it if necessary. Raises: OSError."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._segments[-1].path, os.O_WRONLY | os.O_CLOEXEC)
         return self._descriptor

@@ -34,7 +34,10 @@ class RemoteProducerIds:
         self._is_requested = False
 
     def next(self) -> int:
-        """Return an unused id. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while there is none."""
+        """Return an unused id; request the next block before this one is used up.
+
+        Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while there is no id.
+        """
         with self._lock:
             if self._next >= self._current.stop:
                 self._current, self._following = self._following, range(0)

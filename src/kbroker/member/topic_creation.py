@@ -71,7 +71,7 @@ class TopicCreation:
             raise
 
     def _claim(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that are not requested yet."""
+        """Mark topics as requested; return those that were not."""
         with self._lock:
             fresh = [name for name in dict.fromkeys(names) if name not in self._requested]
             self._requested.update(fresh)

@@ -112,7 +112,7 @@ class TopicRegistry:
         return self._by_id.get(topic_id)
 
     def all(self) -> list[TopicView]:
-        """Return every topic, by name."""
+        """Return every topic, sorted by name."""
         by_name = self._by_name
         return [by_name[name] for name in sorted(by_name)]
 

@@ -59,7 +59,7 @@ class Exposition:
 
     @property
     def families(self) -> list[Family]:
-        """The added families, by name."""
+        """The added families, sorted by name."""
         with self._lock:
             return [self._families[name] for name in sorted(self._families)]
 

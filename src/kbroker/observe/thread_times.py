@@ -27,7 +27,7 @@ class Looks:
         self._looks: list[Look] = []
 
     def shares(self, look: Look) -> tuple[dict[object, tuple[float, ...]], float | None]:
-        """Return the growth per nanosecond since an earlier look, for common keys, and the elapsed milliseconds.
+        """Keep a look; return the growth per nanosecond since an earlier one, for common keys, and the elapsed ms.
 
         Without an earlier look: an empty dict, and None.
         """

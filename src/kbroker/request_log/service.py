@@ -157,7 +157,10 @@ class RequestLog:
         return form, form.columns
 
     def _files(self, begin: bytes) -> RollingFiles:
-        """Return the rolling files. Args: ``begin``: first bytes of each; for Arrow, the schema of a stream."""
+        """Return the rolling files. Args: ``begin``: first bytes of each; for Arrow, the schema of a stream.
+
+        Raises: ConfigError.
+        """
         from kbroker.common.rolling_files import RollingFiles
 
         settings = self.settings

@@ -134,7 +134,7 @@ def distinguished_name(certificate: bytes) -> str:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield tag, whole encoding and content of each DER element."""
+    """Yield tag, whole encoding and content of each DER element. Raises: ValueError, IndexError for a truncated one."""
     at = 0
     while at < len(data):
         tag, size, start = data[at], data[at + 1], at + 2

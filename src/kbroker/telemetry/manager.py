@@ -194,7 +194,7 @@ class ClientMetricsManager:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """The subscriptions by name."""
+        """The subscriptions, sorted by name."""
         with self.lock:
             self._refresh()
             return [self._subscriptions[name] for name in sorted(self._subscriptions)]

@@ -194,7 +194,7 @@ class EmbeddedBroker(Broker):
         return {view.name: len(view.partitions) for view in self.context.topics.all()}
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Return the records that the log has now, by partition and offset, without control records.
+        """Return the records that the log has now, in order of partition and offset, without control records.
 
         Args: ``partition``: only this one.
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.

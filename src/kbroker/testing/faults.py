@@ -408,7 +408,7 @@ def _facts(request: InboundRequest) -> RequestContext:
 
 
 def _key(api: str | int) -> int:
-    """Return the key of an API by name, in any spelling ("produce", "ListOffsets", "list_offsets"), or by key."""
+    """Return the key of an API named in any spelling ("ListOffsets", "list_offsets") or by key. Raises: ValueError."""
     if isinstance(api, bool) or not isinstance(api, (int, str)):
         raise ValueError(f"expected an API by its name or key, got {api!r}")
     found = codec.apis()

@@ -132,7 +132,7 @@ def kafka_faults(kafka_broker: EmbeddedBroker) -> Iterator[FaultRules]:
 
 @pytest.fixture
 def broker_factory() -> Iterator[BrokerFactory]:
-    """Return a factory of brokers for one test; all are stopped when the test ends. See BrokerFactory."""
+    """Yield a factory of brokers for one test; all are stopped when the test ends. See BrokerFactory."""
     from kbroker.testing.embedded import EmbeddedBroker, VirtualBroker
 
     with ExitStack() as stops:

@@ -197,7 +197,7 @@ def test_calls_out_of_order(coordinator: Coordinator, cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("state", ["new", "ready", "failed"])
 def test_a_record_outside_a_transaction_is_refused(broker: FakeBroker, cluster: Cluster, state: str) -> None:
-    """Otherwise the record would be sent with a past epoch or in the next transaction."""
+    """A record outside a transaction is refused, not sent with a past epoch or in the next transaction."""
     coordinator = Coordinator(broker)
     producer = TransactionalProducer(cluster, "x")
     if state != "new":

@@ -384,7 +384,7 @@ class _Parser:
         return found
 
     def _escaped(self) -> str:
-        """Return the character of an escape, after its backslash."""
+        """Read an escape after its backslash; return its character. Raises: PatternError."""
         char = self._next()
         self._at += 1
         if char == "x":

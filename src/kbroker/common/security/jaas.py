@@ -54,7 +54,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Return words and marks: a mark is ("=" or ";", ""), a word ("", word)."""
+    """Return words and marks: a mark is ("=" or ";", ""), a word ("", word). Raises: ValueError."""
     found: list[tuple[str, str]] = []
     at, end = 0, len(text.rstrip())
     while at < end:

@@ -87,7 +87,7 @@ class _Step:
     def _split(
         self, present: Tasks, wanted: Tasks, is_unreleased: Callable[[str, int], bool]
     ) -> tuple[Tasks, Tasks, Tasks]:
-        """Return the tasks of one role that are kept, that are lost, and that are new and free."""
+        """Return the tasks of one role that are kept, lost, and new and free; note whether a new one is not free."""
         kept: dict[str, frozenset[int]] = {}
         lost: dict[str, frozenset[int]] = {}
         new: dict[str, frozenset[int]] = {}

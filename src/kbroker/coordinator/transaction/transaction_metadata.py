@@ -191,7 +191,7 @@ class TransactionMetadata:
     ) -> Move:
         """Prepare the beginning of a producer with another producer id: the epochs of the current one are exhausted.
 
-        Args: ``expected_epoch``: reported by the producer, to recognize a retry.
+        Args: ``expected_epoch``: reported by the producer, to recognize a retry. Raises: RuntimeError in a transaction.
         """
         if self.state not in IDLE:
             raise self._illegal("a producer id cannot change inside a transaction")
@@ -226,7 +226,7 @@ class TransactionMetadata:
         """Prepare the commit or abort of the transaction, before its markers are written.
 
         Args: ``next_producer_id``: that of the producer after the end, -1 to keep it; ``is_empty``: no transaction was
-        open.
+        open. Raises: RuntimeError for a move that the state or the epoch does not allow.
         """
         if self.pending is _S.PREPARE_EPOCH_FENCE and state is _S.PREPARE_ABORT:
             self.pending = None

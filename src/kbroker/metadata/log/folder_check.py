@@ -1,4 +1,4 @@
-"""Judgement on log folders before another server starts on them: a release of Apache Kafka, or kbroker.
+"""Check of log folders before another server starts on them: a release of Apache Kafka, or kbroker.
 
 Source: Kafka 4.0 to 4.3 (``QuorumFeatures``, ``FeatureControlManager``, ``LogManager``).
 """
@@ -83,14 +83,14 @@ class LogFolders(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Judgement on one server: if there is no obstacle, it can serve the folders, apart from the losses."""
+    """Result for one server, which can serve the folders if there is no obstacle; ``losses``: its restrictions."""
 
     server: str
     obstacles: Sequence[str]
     losses: Sequence[str]
 
     def lines(self) -> Iterator[str]:
-        """Yield the judgement and its reasons."""
+        """Yield the result and its reasons."""
         reasons = self.obstacles or self.losses
         judgement = "cannot serve it" if self.obstacles else "can serve it"
         yield f"{self.server} {judgement}{', but' if reasons and not self.obstacles else ''}{':' if reasons else ''}"
@@ -166,7 +166,7 @@ def _topic_id(folder: Path) -> UUID | None:
 
 
 def judge(found: LogFolders, server: str) -> Verdict:
-    """Return the judgement on a server: Apache Kafka of a release such as ``4.3``, or KBROKER."""
+    """Return the result for a server: Apache Kafka of a release such as ``4.3``, or KBROKER."""
     is_kafka = server != KBROKER
     reasons = list(_folder_obstacles(found, is_kafka))
     losses: list[str] = []

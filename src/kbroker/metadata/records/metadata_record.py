@@ -181,7 +181,7 @@ def _plan(name: str, version: int) -> Plan:
 
 
 def _number(data: bytes, at: int, field: str) -> tuple[int, int]:
-    """Return an unsigned varint and the position after it."""
+    """Return an unsigned varint and the position after it. Raises: ProtocolError."""
     number = shift = 0
     for position in range(at, min(at + 5, len(data))):
         number |= (data[position] & 0x7F) << shift

@@ -53,7 +53,7 @@ class Lookup:
     # ---- topics
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions to be read, in order; topics older than ``metadata_age_s`` are looked up again."""
+        """Return the partitions to read, in order; topics are at most ``metadata_age_s`` old. Raises: PipelineError."""
         now_s = self.cluster.clock()
         if self._topics_at_s is None or now_s - self._topics_at_s >= self._options.metadata_age_s:
             self._look_up()
@@ -114,7 +114,10 @@ class Lookup:
         return self._offsets(dict.fromkeys(partitions, time_ms))
 
     def ends(self, *, fresh: bool = False) -> Found:
-        """Return the ends of all partitions, with ``fresh`` of now, else at most as old as the options allow."""
+        """Return the ends of all partitions, with ``fresh`` of now, else at most as old as the options allow.
+
+        Raises: PipelineError.
+        """
         age_s = self.cluster.clock() - self._ends_at_s
         if self._ends is not None and not fresh and age_s < self._options.end_offsets_age_s:
             return self._ends

@@ -169,7 +169,7 @@ def _pom(wanted: Sequence[Jar]) -> str:
 
 
 def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
-    """Fetch jars into a folder below `scratch`, and return the folder."""
+    """Fetch jars into a folder below `scratch`, and return the folder. Raises: PipelineError."""
     maven = shutil.which("mvn")
     if maven is None:
         raise PipelineError(

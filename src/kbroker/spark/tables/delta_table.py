@@ -265,7 +265,7 @@ class Table:
         self._sync_log(-1)
 
     def _new_columns(self, info: TableInfo, wanted: TableInfo) -> list[Mapping[str, Any]]:
-        """Return the fields that the table lacks, in whole or in part."""
+        """Return the fields that the table lacks, in whole or in part. Raises: TableError if it would lose some."""
         has = {one["name"]: one for one in info.columns["fields"]}
         fields = wanted.columns["fields"]
         both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}

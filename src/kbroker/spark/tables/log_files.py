@@ -221,7 +221,11 @@ def _line_end(file: LogFile, begin: int, budget: int | None, key: str, *, force:
 
 
 def _batches(file: LogFile, begin: int, budget: int | None) -> tuple[int, int]:
-    """Return the number of whole batches of a stream file within `budget` bytes beyond `begin`, and their bytes."""
+    """Return the number of a stream file's first batches, at least `begin`, and the bytes of those beyond `begin`.
+
+    Args: `budget`: bytes after which no further batch is counted; None: no limit.
+    Raises: PipelineError for fewer than `begin` batches.
+    """
     number = taken = 0
     for number, (_, batch) in enumerate(_open_batches(file), 1):
         if number > begin:

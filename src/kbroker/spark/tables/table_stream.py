@@ -303,7 +303,7 @@ class TableStream:
         )
 
     def _known(self) -> str:
-        """Return the id of this stream, after adding it to the table if it is new."""
+        """Return the id of this stream, which is added to the table if new. Raises: PipelineError if it has none."""
         if self._stream is None or self.done.batches == 0:
             self._stream = stream_id(self.checkpoint)
             if self._stream is None:

@@ -108,7 +108,7 @@ def _numbers(place: Folder, folder: str) -> list[int] | None:
 
 
 def _sources(place: Folder, file: str) -> Iterable[Any]:
-    """Yield the offset of each source in an entry of Spark's offset log: v1, metadata, one line per source."""
+    """Yield each source's offset in an entry of Spark's offset log, {} if it is not JSON. Raises: PipelineError."""
     text = (place / file).read_text(encoding="utf-8") if isinstance(place, Path) else place.read(file).decode()
     lines = text.splitlines()
     if not lines or lines[0] != "v1":

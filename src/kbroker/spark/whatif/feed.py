@@ -76,7 +76,7 @@ class Replay:
         self._judges: dict[str, dict[Client, Judge]] = {kind: {} for kind in quotas.types}
 
     def feed(self, table: pa.Table, until_ms: int | None = None) -> Outcome:
-        """Judge the rows of a table, in the order of their times.
+        """Replay the rows of a table in order of time, and return their delays.
 
         Args: `until_ms`: time at which the next table begins; values that are counted from then on wait for it.
         """

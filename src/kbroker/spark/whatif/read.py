@@ -243,7 +243,7 @@ class Held:
         self._waiting: tuple[Events, Array] | None = None
 
     def with_held(self, events: Events, key: Array, until_ms: int | None) -> tuple[Events, Array]:
-        """Return the values of a part in order, with those that waited for it, but not those due from `until_ms` on.
+        """Return the values of a part and those that waited for it, in order; those due from `until_ms` on wait.
 
         Args: `key`: number of the counter or entity of each value. Values that waited refer to row 0.
         """

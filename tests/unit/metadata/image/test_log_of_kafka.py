@@ -26,7 +26,7 @@ def batches(name: str) -> Iterator[MetadataBatch]:
 
 
 def records(found: Iterable[MetadataBatch]) -> Iterator[MetadataRecord]:
-    """Return the records without the markers of the only transaction, which is complete."""
+    """Yield the records without the markers of the only transaction, which is complete."""
     for batch in found:
         yield from (record for record in batch.records if not record.name.endswith("TransactionRecord"))
 

@@ -148,7 +148,7 @@ class _Scale:
         return self._high_level - self._low_level <= 1
 
     def least_loaded(self) -> int:
-        """Return the member that gets the next partition."""
+        """Return the member that gets the next partition, and advance to the one after it."""
         members, loads = self._members, self._loads
         if self._next_low >= self._low_end:
             self._low_level += 1
