@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.broker import Broker, BrokerStartError
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.open_files import raise_open_files_limit
+from kbroker.protocol.records import RecordBatchBuilder
+from tests.support import wire
 from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
-from tests.support.compaction import keyed
+from tests.support.compaction import NOW_MS, keyed
 from tests.support.descriptors import descriptors
 from tests.support.wire import Closed
 
@@ -162,7 +165,42 @@ def test_produce_names_every_refused_record(version: int) -> None:
         assert (row["ErrorCode"], row["BaseOffset"]) == (87, -1)
         if version >= 8:
             assert [one["BatchIndex"] for one in row["RecordErrors"]] == [0, 2, 3]
-            assert {one["BatchIndexErrorMessage"] for one in row["RecordErrors"]} == {row["ErrorMessage"]}
+            text = "Compacted topic cannot accept message without key in topic partition t-0"
+            assert {one["BatchIndexErrorMessage"] for one in row["RecordErrors"]} == {text}
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("version", [8, 12])
+def test_produce_gives_the_reason_of_each_refused_record(version: int, codec: int) -> None:
+    """Records without a key and with a wrong time in one batch have their own reasons, with the accepted times."""
+    limits = {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "2000"}
+    clock = VirtualClock(NOW_MS)
+    with Broker(clock=clock) as broker:
+        ask(broker, 19, 4, new_topics("t", configs={"cleanup.policy": "compact", **limits}))
+        builder = RecordBatchBuilder(codec)
+        for key, after_ms in ((b"k", 0), (b"k", -1001), (None, 2001), (b"k", 2001), (None, 0)):
+            builder.append(key, b"v", NOW_MS + after_ms)
+        row = row_of(ask(broker, 0, version, produce_body("t", builder.build())))
+    without_key = "Compacted topic cannot accept message without key in topic partition t-0"
+    bounds = f"is out of range. The timestamp should be within [{NOW_MS - 1000}, {NOW_MS + 2000}]"
+    assert row["ErrorCode"] == 32
+    assert [(one["BatchIndex"], one["BatchIndexErrorMessage"]) for one in row["RecordErrors"]] == [
+        (1, f"Timestamp {NOW_MS - 1001} of message with offset 1 {bounds}"),
+        (2, without_key),
+        (3, f"Timestamp {NOW_MS + 2001} of message with offset 3 {bounds}"),
+        (4, without_key),
+    ]
+
+
+def test_produce_names_a_record_with_the_time_of_the_broker() -> None:
+    """Only a broker may set the attribute of LogAppendTime; the record's reason says so."""
+    with Broker() as broker:
+        ask(broker, 19, 4, new_topics("t", configs={"message.timestamp.type": "LogAppendTime"}))
+        row = row_of(ask(broker, 0, 12, produce_body("t", wire.batch(attributes=8))))
+    assert (row["ErrorCode"], [one["BatchIndexErrorMessage"] for one in row["RecordErrors"]]) == (
+        32,
+        ["Invalid timestamp type in message with offset 0. Producer should not set timestamp type to LogAppendTime."],
+    )
 
 
 def test_stop_completes_a_delayed_fetch() -> None:

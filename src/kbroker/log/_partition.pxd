@@ -34,6 +34,19 @@ cdef struct LogConfig:          # config of a topic: plain values, copied whole 
     bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes apply
     bint has_gaps                   # is or was compacted: offsets may be missing between batches
 
+cdef enum BadRecordFault:
+    NO_KEY
+    OUT_OF_TIME
+    STAMPED                     # with the attribute of LogAppendTime, which only the broker sets
+
+cdef struct BadRecord:          # a refused record of a batch
+    int32_t batch_index
+    BadRecordFault fault
+    int64_t offset              # as sent
+    int64_t timestamp_ms
+    int64_t earliest_ms         # of the timestamps that the topic accepted at that time
+    int64_t latest_ms
+
 cdef struct AppendResult:
     int16_t error               # Kafka error code, 0: appended or duplicate
     int64_t base_offset         # -1 on error
@@ -41,7 +54,7 @@ cdef struct AppendResult:
     int64_t log_append_time_ms  # -1 unless LogAppendTime (for a duplicate: the original's timestamp)
     int64_t log_start_offset
     int32_t bad_record          # batch_index of the first refused record, or -1
-    int32_t *bad_records        # malloc'ed, freed by the caller: batch_index of each refused record, or NULL
+    BadRecord *bad_records      # malloc'ed, freed by the caller: the refused records, or NULL
     int32_t bad_count
     const char *message         # static text for the client, or NULL
     bint is_duplicate

@@ -571,7 +571,7 @@ cdef class PartitionLog:
 
 cdef object append_info(AppendResult *result):
     cdef int32_t slot
-    bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
+    bad_records = tuple([result.bad_records[slot].batch_index for slot in range(result.bad_count)])
     free(result.bad_records)
     return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
                       result.log_start_offset, result.bad_record,

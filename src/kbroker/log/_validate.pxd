@@ -1,18 +1,19 @@
 """Checks of a record batch before it is appended. Pure: no lock, no file."""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
-from kbroker.log._partition cimport LogConfig
+from kbroker.log._partition cimport BadRecord, LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport BatchHeader
 
 cdef enum:
     FIRST_WITH_ZSTD = 7         # version of Produce
+    BAD_RECORD_TEXT_BYTES = 512     # a topic name has at most 249 bytes
 
 cdef struct BatchCheck:
     int16_t error
     const char *message         # static
     int32_t bad_record          # the first refused record, or -1
-    int32_t *bad_records        # malloc'ed, freed by the caller: all refused records, or NULL
+    BadRecord *bad_records      # malloc'ed, freed by the caller: all refused records, or NULL
     int32_t bad_count
     bint before_log             # refused as a request, before the log was checked
     int64_t taken_bytes  # size of the batch in the data; trailing bytes that are not a batch are ignored
@@ -44,3 +45,7 @@ cdef bint has_wrapped_length(const char *data, int64_t size_bytes) noexcept nogi
 cdef bint is_fatal_batch(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil
 # Return whether a client's bytes for a partition are refused as a request, before any other check of the partition.
 cdef bint is_refused_before_log(const char *data, int64_t size_bytes, int16_t api_version) noexcept nogil
+# Write the reason, in Kafka's words, why a record was refused for a partition; return its size. Args: ``text``: with
+# BAD_RECORD_TEXT_BYTES.
+cdef int64_t bad_record_text(const BadRecord *record, const char *topic, int32_t topic_bytes, int32_t partition,
+                             char *text) noexcept nogil

@@ -3,6 +3,7 @@
 Source: ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.
 """
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memset
 from kbroker._core.codec.bytes cimport load_i16, load_i32
@@ -13,7 +14,7 @@ from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
 )
-from kbroker.log._partition cimport LogConfig
+from kbroker.log._partition cimport NO_KEY, OUT_OF_TIME, STAMPED, BadRecord, BadRecordFault, LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.protocol._batch_format cimport (
@@ -105,15 +106,39 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
                 out.coordinator_epoch = load_i32(record.value + 2)
 
 
-cdef void note_bad_record(BatchCheck *out, int32_t slot) noexcept nogil:
+cdef void note_bad_record(BatchCheck *out, int32_t slot, const RecordView *record, int64_t timestamp_ms,
+                          BadRecordFault fault, int64_t now_ms, const LogConfig *config) noexcept nogil:
     """Remember a refused record. Without memory, and beyond the limit, only the first ones are reported."""
     cdef int32_t count = out.bad_count
+    cdef BadRecord *bad
     if out.bad_record < 0:
         out.bad_record = slot
     if count >= MAX_BAD_RECORDS or not array_reserve(&out.bad_records, count):
         return
-    out.bad_records[count] = slot
+    bad = &out.bad_records[count]
+    bad.batch_index = slot
+    bad.fault = fault
+    bad.offset = record.offset
+    bad.timestamp_ms = timestamp_ms
+    bad.earliest_ms = <int64_t>(<uint64_t>now_ms - <uint64_t>config.timestamp_before_max_ms)
+    bad.latest_ms = <int64_t>(<uint64_t>now_ms + <uint64_t>config.timestamp_after_max_ms)
     out.bad_count = count + 1
+
+
+cdef int64_t bad_record_text(const BadRecord *record, const char *topic, int32_t topic_bytes, int32_t partition,
+                             char *text) noexcept nogil:
+    if record.fault == NO_KEY:
+        return snprintf(text, BAD_RECORD_TEXT_BYTES,
+                        b"Compacted topic cannot accept message without key in topic partition %.*s-%d",
+                        topic_bytes, topic, partition)
+    if record.fault == STAMPED:
+        return snprintf(text, BAD_RECORD_TEXT_BYTES,
+                        b"Invalid timestamp type in message with offset %lld. Producer should not set timestamp type "
+                        b"to LogAppendTime.", <long long>record.offset)
+    return snprintf(text, BAD_RECORD_TEXT_BYTES,
+                    b"Timestamp %lld of message with offset %lld is out of range. The timestamp should be within "
+                    b"[%lld, %lld]", <long long>record.timestamp_ms, <long long>record.offset,
+                    <long long>record.earliest_ms, <long long>record.latest_ms)
 
 
 cdef void forget_bad_records(BatchCheck *out) noexcept nogil:
@@ -121,6 +146,12 @@ cdef void forget_bad_records(BatchCheck *out) noexcept nogil:
     out.bad_records = NULL
     out.bad_count = 0
     out.bad_record = -1
+
+
+cdef inline bint is_out_of_time(int64_t timestamp_ms, int64_t now_ms, const LogConfig *config) noexcept nogil:
+    """Return whether the topic refuses a timestamp. The subtraction wraps, as Kafka's does."""
+    cdef uint64_t age_ms = <uint64_t>now_ms - <uint64_t>timestamp_ms
+    return <int64_t>age_ms > config.timestamp_before_max_ms or <int64_t>(0 - age_ms) > config.timestamp_after_max_ms
 
 
 cdef void check_records(const char *records, int64_t size_bytes, const BatchHeader *header, int64_t now_ms,
@@ -142,17 +173,15 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
             form.largest_ms = timestamp
         form.is_consecutive = form.is_consecutive and record.offset - header.base_offset == slot
         form.is_below_zero = form.is_below_zero or timestamp < -1
-        if config.compacted and record.key_bytes < 0:
-            note_bad_record(out, slot)          # Kafka checks the timestamp only of records with a key
+        if config.compacted and record.key_bytes < 0:     # Kafka checks the timestamp only of records with a key
+            note_bad_record(out, slot, &record, timestamp, NO_KEY, now_ms, config)
         elif not config.log_append_time and timestamp != -1:
-            # Kafka's subtraction wraps; these comparisons give the same result without wrapping.
-            if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
-                    or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
+            if is_out_of_time(timestamp, now_ms, config):
                 bad_time = True
-                note_bad_record(out, slot)
+                note_bad_record(out, slot, &record, timestamp, OUT_OF_TIME, now_ms, config)
         elif stamped:                           # only the broker may stamp records
             bad_time = True
-            note_bad_record(out, slot)
+            note_bad_record(out, slot, &record, timestamp, STAMPED, now_ms, config)
     if position != size_bytes:
         forget_bad_records(out)
         refuse(out, INVALID_RECORD, b"Bytes are left after the last record of the batch")

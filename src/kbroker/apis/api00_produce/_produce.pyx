@@ -32,7 +32,7 @@ from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_recodes, partition_retain,
     partition_release,
 )
-from kbroker.log._validate cimport is_fatal_batch, is_refused_before_log
+from kbroker.log._validate cimport BAD_RECORD_TEXT_BYTES, bad_record_text, is_fatal_batch, is_refused_before_log
 from kbroker.log.producers._producer_table cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request, kafka_release_payload,
@@ -205,12 +205,16 @@ DELAYED_PRODUCE.on_expiration = delayed_produce_on_expiration
 DELAYED_PRODUCE.destroy = delayed_produce_destroy
 
 
-cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result,
+cdef void write_partition(Writer *w, int16_t version, const Topic *topic, int32_t index, AppendResult *result,
                           const Foreign *foreign) noexcept nogil:
-    """Write a PartitionProduceResponse. Args: ``foreign``: the leader if it is another node, else NULL."""
+    """Write a PartitionProduceResponse.
+
+    Args: ``topic``: NULL if it does not exist; ``foreign``: the leader if it is another node, else NULL.
+    """
     cdef bint flexible = version >= 9
     cdef int64_t message_bytes = 0
     cdef int32_t slot
+    cdef char text[BAD_RECORD_TEXT_BYTES]
     write_i32(w, index)
     write_i16(w, result.error)
     write_i64(w, result.base_offset)
@@ -223,8 +227,9 @@ cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResul
                 message_bytes += 1
         write_length(w, result.bad_count, flexible, True)
         for slot in range(result.bad_count):
-            write_i32(w, result.bad_records[slot])
-            write_string(w, result.message, message_bytes, flexible)
+            write_i32(w, result.bad_records[slot].batch_index)
+            write_string(w, text, bad_record_text(&result.bad_records[slot], topic.name, topic.name_bytes, index, text),
+                         flexible)
             if flexible:
                 write_uvarint(w, 0)
         write_string(w, result.message, message_bytes, flexible)
@@ -544,7 +549,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                 note_append(handler.native_apis.quotas, request, topic, parsed.parts[at - 1].index, &result)
             foreign = leader_of(handler, topic, &result, parsed.parts[at - 1].index)
             any_foreign = any_foreign or foreign != NULL and version >= FIRST_WITH_LEADER
-            write_partition(&w, version, parsed.parts[at - 1].index, &result, foreign)
+            write_partition(&w, version, topic, parsed.parts[at - 1].index, &result, foreign)
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)

@@ -77,6 +77,15 @@ def test_time_behind(tmp_path: Path) -> None:
     assert log.append(batch(b"x", timestamp_ms=-1)).error == 0
 
 
+def test_times_at_the_ends_of_64_bits(tmp_path: Path) -> None:
+    """The age of a record wraps as in Kafka: without limits every time is accepted."""
+    most = str(2**63 - 1)
+    limits = {"message.timestamp.before.max.ms": most, "message.timestamp.after.max.ms": most}
+    log = open_log(tmp_path / "t-0", config=limits)
+    for time_ms in (-(2**63), -2, 2**63 - 1):
+        assert log.append(batch(b"x", timestamp_ms=time_ms)).error == 0
+
+
 def test_key_of_a_compacted_topic(tmp_path: Path) -> None:
     """A record without a key is refused with error 87 and its index."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
