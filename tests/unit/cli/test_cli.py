@@ -431,8 +431,10 @@ def test_dump_and_verify_name_what_they_cannot_read(tmp_path: Path) -> None:
     """An unknown kind of file or folder is reported in one line; a wrong folder has no "0 damaged places"."""
     (tmp_path / "x.txt").touch()
     assert "x.txt" in refusal(run("log", "dump", str(tmp_path / "x.txt")), 1)
+    (tmp_path / "backup-2026").mkdir()
     assert refusal(run("log", "verify", str(tmp_path))).startswith(f"{tmp_path}: expected a data folder or that of")
     (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
     assert run("log", "verify", str(tmp_path)).stdout == "0 damaged places\n"
 
 
