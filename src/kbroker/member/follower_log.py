@@ -88,9 +88,9 @@ class FollowerLog(SnapshotWriter):
     def __init__(self, log_dir: Path, config: BrokerConfig, clock: BaseClock) -> None:
         super().__init__(log_dir, config, clock)
         self._segment_bytes = config.integer("metadata.log.segment.bytes")
-        self._lock = threading.Lock()  # guards the list of segments
+        self._lock = threading.Lock()  # held while the segments are replaced
         self._descriptor = -1  # of the last segment's file, -1 until it is opened
-        self._segments: list[_Segment] = []
+        self._segments: tuple[_Segment, ...] = ()  # immutable: other threads read the ends of the log
         self._epochs: dict[int, int] = {}  # offset of the first batch of each leader epoch
         self._epoch_file = checkpoints.leader_epoch_checkpoint(self.folder / checkpoints.LEADER_EPOCH_CHECKPOINT)
         if not self.folder.is_dir():
@@ -122,7 +122,7 @@ class FollowerLog(SnapshotWriter):
                 segment.remove()
                 continue
             is_sound = self._scan(segment)
-            self._segments.append(segment)
+            self._segments += (segment,)
             before = segment
             if not is_sound:  # the segments after it no longer begin at its end
                 with path.open("r+b") as file:
@@ -176,12 +176,14 @@ class FollowerLog(SnapshotWriter):
     @property
     def start_offset(self) -> int:
         """Offset of the first record that is still in the log."""
-        return self._segments[0].base_offset if self._segments else 0
+        segments = self._segments  # read once: a restart of the log may replace them meanwhile
+        return segments[0].base_offset if segments else 0
 
     @property
     def end_offset(self) -> int:
         """Offset of the next record."""
-        return self._segments[-1].end_offset if self._segments else 0
+        segments = self._segments
+        return segments[-1].end_offset if segments else 0
 
     @property
     def last_epoch(self) -> int:
@@ -200,14 +202,16 @@ class FollowerLog(SnapshotWriter):
     def _remove_below(self, offset: int, now_ms: int) -> None:
         with self._lock:
             while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
-                self._segments.pop(0).remove()
+                removed, *kept = self._segments
+                self._segments = tuple(kept)
+                removed.remove()
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         """Yield the batches from ``offset`` on that end at or below ``end_offset``.
 
         Raises: ProtocolError, UnknownRecordError, OSError.
         """
-        for segment in list(self._segments):
+        for segment in self._segments:
             if segment.end_offset <= offset or max(segment.base_offset, offset) >= end_offset:
                 continue
             for batch in segment.batches(offset):
@@ -284,7 +288,9 @@ class FollowerLog(SnapshotWriter):
         self._close_file()
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             with self._lock:
-                self._segments.pop().remove()
+                *kept, removed = self._segments
+                self._segments = tuple(kept)
+                removed.remove()
         segment = self._segments[-1]
         position = segment.position_before(offset)
         for batch in segment.batches(offset):
@@ -309,7 +315,7 @@ class FollowerLog(SnapshotWriter):
         with self._lock:
             for segment in self._segments:
                 segment.remove()
-            self._segments.clear()
+            self._segments = ()
         self._epochs.clear()
         self._add_segment(offset)
         self._write_epochs()
@@ -321,7 +327,7 @@ class FollowerLog(SnapshotWriter):
         checkpoints.sync_folder(self.folder)
         self._close_file()
         with self._lock:
-            self._segments.append(_Segment(offset, path))
+            self._segments += (_Segment(offset, path),)
 
     def _opened(self) -> int:
         """Return the descriptor of the last segment, after opening it if necessary. Raises: OSError."""

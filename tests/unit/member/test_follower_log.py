@@ -50,6 +50,24 @@ def in_segments(tmp_path: Path, quorum: FakeQuorum) -> list[Path]:
     return paths
 
 
+def test_a_reader_keeps_its_segments_during_a_restart(tmp_path: Path, quorum: FakeQuorum) -> None:
+    """The segments that another thread, such as that of the metrics, has read do not change."""
+    in_segments(tmp_path, quorum)
+    with RaftFollower(tmp_path, quorum) as follower:
+        log = follower.log
+        for change in (
+            lambda: log._remove_below(log._segments[0].end_offset, 0),
+            lambda: log.truncate(log._segments[-1].base_offset),
+            lambda: log._restart(0),
+        ):
+            read = log._segments
+            before = list(read)
+            change()
+            assert list(read) == before
+            assert log._segments != read
+        assert (log.start_offset, log.end_offset) == (0, 0)
+
+
 @pytest.mark.parametrize("harm", ["cut", "removed"])
 def test_segments_behind_damage_are_fetched_again(
     tmp_path: Path, quorum: FakeQuorum, caplog: pytest.LogCaptureFixture, harm: str
