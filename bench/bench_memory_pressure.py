@@ -96,7 +96,7 @@ class Client:
                 return
 
     def read(self) -> bool:
-        """Return whether a response is complete."""
+        """Receive once; return whether that completed a response, which is then counted."""
         try:
             piece = self.socket.recv(65536)
         except (BlockingIOError, ssl.SSLWantReadError):

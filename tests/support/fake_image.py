@@ -47,7 +47,7 @@ class FakeImage(TopicsImage):
         return self._known[name].topic_id
 
     def by_name(self, owned: Owned | None) -> dict[str, list[int]] | None:
-        """Return partitions by topic name; deleted topics are left out."""
+        """Return partitions by topic name, None for None; deleted topics are left out."""
         if owned is None:
             return None
         names = {one.topic_id: one.name for one in self._known.values()}

@@ -59,7 +59,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
         return group_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        """Return the test in which a worker ended; its other tests are assigned to other workers.
+        """Remove a worker, and assign its other tests to other workers; return the test in which it ended, or None.
 
         xdist itself would repeat that test on up to four new workers for each initial worker, each time up to the time
         limit. It would also assign groups whose tests are all done, and wait for them forever.

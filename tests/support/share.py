@@ -167,7 +167,7 @@ class ShareBench:
         return self.outcome(lambda done: self.partition.acknowledge(member, [batch_of(first, last, types)], done))
 
     def leave(self, member: str) -> Errors | None:
-        """Release the records of a member."""
+        """Release the records of a member; return the error, None while the outcome is open."""
         return self.outcome(lambda done: self.partition.release_member(member, done))
 
     def outcome(self, call: Callable[[Callable[[KafkaError | None], None]], None]) -> Errors | None:

@@ -232,7 +232,7 @@ class Connection:
     def exchange(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
     ) -> bytearray | memoryview | None:
-        """Send one request and return the frame of its response; only the correlation id is checked."""
+        """Send a request; return its response frame, None if none is expected. Only the correlation id is checked."""
         deadline = self._clock() + timeout_s
         correlation_id = self.send_request(api_key, api_version, body, timeout_s=timeout_s)
         if not expect_response:

@@ -53,7 +53,7 @@ def test_rules_without_a_thread_for_delays_end(rules: FaultRules, monkeypatch: p
 
 
 def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[str] = ()) -> int | None:
-    """Return the id of the rule that matches a request, in the rules' own order."""
+    """Return the id of the first rule that matches a request, None if none does; count the match."""
     with rules.changed:
         for fault in rules.all():
             if fault.meets(key, client_id, frozenset(topics)):

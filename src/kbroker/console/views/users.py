@@ -36,7 +36,7 @@ def _rows(site: Site) -> Sequence[Credential]:
 
 
 def _credential(site: Site, form: Query) -> tuple[str, str, Credential | None]:
-    """Return user and mechanism of a form, and the current credential."""
+    """Return user and mechanism of a form, and the current credential, None if there is none."""
     user, mechanism = form.needed("user"), form.choice("mechanism", MECHANISMS, MECHANISMS[0])
     present = [row for row in _rows(site) if (row.user, row.mechanism) == (user, mechanism)]
     return user, mechanism, present[0] if present else None
