@@ -14,7 +14,7 @@ DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91
 
 @dataclass(frozen=True, slots=True)
 class ShareOffset:
-    """The first offset that a share group has not delivered completely, and its lag; None: not known yet."""
+    """The first offset whose delivery in a share group is not complete, and the lag; None: not known yet."""
 
     offset: int | None
     lag: int | None
