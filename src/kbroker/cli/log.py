@@ -123,8 +123,8 @@ def recover_metadata(folders: tuple[Path, ...], node_id: int | None, as_json: bo
     """Rebuild a lost or damaged metadata log.
 
     The log is in the first DIR. Name every folder of log.dirs, in that order, and stop the broker first. Topics, their
-    ids and partitions come from the folders and their partition.metadata. Of a damaged log everything before the
-    damage is kept; the log is renamed. The command prints what it cannot recover.
+    ids and partitions come from the folders and their partition.metadata. The command keeps everything before the
+    damage of a damaged log, renames the log, and prints what it cannot recover.
     """
     found = recover(folders[0], node_id, folders[1:])
     topics = [(one.name, one.partitions, uuid_to_text(one.topic_id)) for one in found.topics]

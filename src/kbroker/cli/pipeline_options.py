@@ -60,7 +60,7 @@ COUNT = click.IntRange(1)
 
 
 def _url(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty URL, which a shell makes of an unset variable: the job would run on this machine."""
+    """Return the URL; refuse an empty one, as of an unset variable, with which the job would run on this machine."""
     if value is not None and not value.strip():
         raise click.BadParameter("expected a URL, got an empty one", context, option)
     if value is not None and context.params.get({"master": "remote", "remote": "master"}[str(option.name)]) is not None:
@@ -83,7 +83,7 @@ def _as_of(context: click.Context, option: click.Parameter, word: str | None) ->
 
 
 def _dates(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Require days in the form that names them in tables: any other form would match nothing."""
+    """Return the days; refuse any other form than that in tables, which would match nothing."""
     for word in words:
         try:
             day = datetime.strptime(word, "%Y-%m-%d").strftime("%Y-%m-%d")

@@ -69,7 +69,7 @@ def session(common: dict[str, Any]) -> SparkSession:
 
 
 def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> threading.Timer:
-    """Report after a while that a cluster has started no executor: Spark waits for one indefinitely."""
+    """Start a timer that reports that a cluster has started no executor, for which Spark waits indefinitely."""
     from kbroker.spark.session_kind import is_connect, runs_elsewhere
 
     def look() -> None:

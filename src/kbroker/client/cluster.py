@@ -308,7 +308,7 @@ class Cluster(Closing):
     def fetch_metadata(
         self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False
     ) -> list[TopicMetadata]:
-        """Request metadata from any broker once, and cache nodes, controller and topics.
+        """Request metadata from any broker once; cache nodes, controller and topics, and return the topics.
 
         Args:
             topics: names, or None for all; an empty list requests only the brokers.

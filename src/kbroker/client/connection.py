@@ -337,7 +337,7 @@ class Connection:
 
     def _fill(self, view: memoryview, deadline: float) -> None:
         assert self._sock is not None
-        read = getattr(self._sock, "read", None)  # TLS: called by its recv_into for each 16 KiB
+        read = getattr(self._sock, "read", None)  # of a TLS socket, whose recv_into would call it for each 16 KiB
         while view:
             self._arm(deadline)
             received = self._sock.recv_into(view) if read is None else read(len(view), view)

@@ -142,7 +142,7 @@ class ClassicMember:
         self.assignment = decode_assignment(synced["Assignment"])
 
     def heartbeat(self) -> bool:
-        """Send a heartbeat; keep the assignment. Raises: KafkaError of ``REJOINS``, including for new partitions."""
+        """Send a heartbeat; return False, as the assignment stays. Raises: KafkaError of REJOINS, or new partitions."""
         self._cluster.retry(lambda: self._send(HEARTBEAT, {}))
         is_due = self._counts and self._cluster.clock() >= self._counted_at_s + METADATA_MAX_AGE_S
         if is_due and self._partition_counts(self._counts) != self._counts:
@@ -174,7 +174,7 @@ class ClassicMember:
         return response
 
     def _assignments(self, members: list[Body]) -> list[Body]:
-        """Assign partitions to each member, as the leader does."""
+        """Return the leader's assignment of each member; keep the numbers of partitions."""
         subscriptions = {
             m["MemberId"]: codec.decode_versioned("ConsumerProtocolSubscription", m["Metadata"])[1]["Topics"]
             for m in members

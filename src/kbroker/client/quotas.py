@@ -254,7 +254,7 @@ class QuotaClient(Closing):
     def apply(
         self, wanted: Mapping[QuotaEntity, Values], *, prune: bool = False, validate_only: bool = False
     ) -> Applied:
-        """Set the quotas as wanted, with one request for all differences; none if nothing differs.
+        """Set the quotas as wanted, with one request for all differences, or none; return the differences and refusals.
 
         Args: as `diff`; ``validate_only``: change nothing.
         """

@@ -105,7 +105,7 @@ class UsageWatch:
             cluster.close()
 
     def look(self) -> Usage:
-        """Take a snapshot.
+        """Return a snapshot; its rates cover the time since the previous call.
 
         Raises: BrokerConnectionError, KafkaError if the broker does not respond; the next call connects again.
         """

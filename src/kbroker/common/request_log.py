@@ -109,7 +109,7 @@ COLUMNS = (
     Column("refusal", STRING, "refusal.reason"),  # unknown-api, unsupported-version, malformed-header ...
     Column("refused_api_key", INT16, "refusal.requestApiKey"),
     Column("refused_api_version", INT16, "refusal.requestApiVersion"),
-    # since version 4; null: none. Of shadow quotas: decisions of the same quota if it were enforced; nothing was
+    # since version 4; null: none. Decisions that shadow quotas would have made if they were enforced; nothing was
     # delayed or refused. A separate list, so that readers of verdicts do not mistake them for throttles
     Column("shadow_verdicts", LIST, "quota.shadowVerdicts", VERDICT),
     # since version 5; null: not a Produce, nothing appended, or kbroker.request.log.offsets is off

@@ -275,7 +275,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, group_instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member its new id; delayed requests under the old id get FENCED_INSTANCE_ID."""
+        """Give a static member its new id and return it; delayed requests under the old id get FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
         self.respond_to_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
         self.respond_to_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))

@@ -328,7 +328,7 @@ class LogDir:
         self._rename(path, stray)
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
-        """Rename a partition's folder for deletion, durably after the next ``sync``; the caller removes it later.
+        """Rename a partition's folder for deletion, durably after the next ``sync``; return the path to remove later.
 
         Raises: OSError.
         """

@@ -317,7 +317,7 @@ def _recovery_point(log: PartitionLog, _: bool) -> int:
 def _explicit_log_start(log: PartitionLog, was_explicit: bool) -> int | None:
     """Return the start of a log from which records were deleted, None if it starts with its first segment.
 
-    It is kept when the segments with these records are removed: a power cut may undo that, as no sync follows.
+    The start is kept after the segments with these records are removed, since a power cut may undo the removals.
     """
     start = log.log_start_offset
     return start if was_explicit or start > log.segments()[0].base_offset else None

@@ -56,9 +56,9 @@ class PartitionChanges:
         self._change(name, index, lambda partition, image: led_by(partition, node_id, live_ids(image)))
 
     def elect(self, wanted: Iterable[tuple[str, int]] | None, *, is_unclean: bool) -> list[Election]:
-        """Elect the preferred leaders of partitions or, if ``is_unclean``, a leader for those that have none.
+        """Elect the preferred leaders of partitions or, if ``is_unclean``, leaders where there are none.
 
-        Args: ``wanted``: topic names and partition numbers, None for all partitions.
+        Args: ``wanted``: topic names and partition numbers, None for all partitions. Returns: one result for each.
         """
         results: list[Election] = []
 

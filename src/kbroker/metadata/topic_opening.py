@@ -55,7 +55,7 @@ class TopicOpening(TopicRuns[Opening]):
         return {opening.name for opening in list(self._begun.values())}
 
     def _run(self, begun: Mapping[uuid.UUID, Opening]) -> bool:
-        """Make a run of logs; serve the topics once all logs are made, except those that failed."""
+        """Make a run of logs; once all are made, serve the topics that have not failed, and return True."""
         topics = [self._image().topics_by_id[topic_id] for topic_id in begun]
         room = ADDED_AT_ONCE
         for topic in topics:

@@ -64,7 +64,7 @@ class SocketServerOptions(NamedTuple):
 
     @property
     def serves_kafka(self) -> bool:
-        """Resolved value of ``kafka_requests``: None means length-prefix framing."""
+        """Return ``kafka_requests``; if it is None, whether the framing is length-prefix."""
         return self.framing == "length-prefix" if self.kafka_requests is None else self.kafka_requests
 
     def new_backend(self) -> object:

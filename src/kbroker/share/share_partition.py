@@ -222,7 +222,7 @@ class SharePartition:
         fetch_offset: int,
         fetched: Fetched,
     ) -> list[AcquiredRecords]:
-        """Acquire records for a member; records of the aborted transactions of ``fetched`` are archived."""
+        """Acquire records for a member, and return them; archive those of the aborted transactions of ``fetched``."""
         with self.lock:
             if not self.is_active or max_records <= 0 or not fetched.batches:
                 return []

@@ -208,7 +208,7 @@ class Routes(RouteTable):
             self._forget_markers(list(self._held))
 
     def _forget_markers(self, numbers: list[int]) -> int:
-        """Release held markers; the caller holds the lock."""
+        """Release held markers and return their number. The caller holds the lock."""
         for number in numbers:
             _, held = self._held.pop(number)
             held.release()

@@ -237,7 +237,7 @@ class EmbeddedBroker(Broker):
         the id.
 
         Args: ``topic``: only those of this topic (``__consumer_offsets``: those of offsets).
-        Returns: an object that releases them, as a restart of the broker does. Of two such objects, only the later one
+        Returns: an object that releases them, as a restart of the broker does. Only the later of two such objects
         has an effect.
         """
         markers = self.context.markers

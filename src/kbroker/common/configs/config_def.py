@@ -171,7 +171,7 @@ class ConfigKey(NamedTuple):
         return value
 
     def _checked_list(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the words without repetitions. Raises: ConfigError for an empty or a wrong word."""
+        """Return the words, once each unless the validator keeps the list. Raises: ConfigError for an invalid word."""
         if self.validator is not None and self.validator.keeps_list:
             reason = self.validator.check(",".join(words))
             if reason is not None:

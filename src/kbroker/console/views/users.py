@@ -1,4 +1,4 @@
-"""SCRAM users: added and given new passwords, which are generated and shown once; removed."""
+"""SCRAM users: added, removed, and given new passwords, which are generated and shown once."""
 
 from __future__ import annotations
 

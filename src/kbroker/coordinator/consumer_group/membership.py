@@ -267,7 +267,7 @@ class ConsumerGroupMembership(ModernMembership[ConsumerGroup, ConsumerGroupSetti
         reported: Reported | None,
         changes: list[GroupRecord],
     ) -> ConsumerGroupMember:
-        """Reconcile a member with a target assignment as far as possible now."""
+        """Return a member reconciled with a target assignment as far as possible now; add its record to ``changes``."""
         if not has_subscription_changed and member.is_reconciled_to(target.epoch):
             return member
         given = Reconciliation(group, self.image, target.epoch, target.target, has_subscription_changed, reported)

@@ -165,7 +165,7 @@ class ShareShard(CoordinatorShard):
             return ShareState() if found is None else _share_state(found.state, with_batches=False)
 
     def write(self, key: SharePartitionKey, change: StateChange) -> Written:
-        """Change the state. Raises: KafkaError; the state is then unchanged."""
+        """Change the state of a share partition. Raises: KafkaError; the state is then unchanged."""
         with self.lock:
             self.check()
             found = self._found(key, "Write")

@@ -277,7 +277,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         owned: TargetTasks | None,
         changes: list[GroupRecord],
     ) -> StreamsGroupMember:
-        """Reconcile a member with a target assignment as far as possible now."""
+        """Return a member reconciled with a target assignment as far as possible now; add its record to ``changes``."""
         if member.is_reconciled_to(target.epoch):
             return member
         following = reconcile(group, member, target.epoch, target.target, owned)

@@ -169,7 +169,7 @@ class TransactionCoordinator:
         enable_two_phase_commit: bool = False,
         keep_prepared: bool = False,
     ) -> Producer:
-        """Initialize a producer: fence the previous one, and abort its open transaction.
+        """Initialize a producer and return its id and epoch: fence the previous one, and abort its open transaction.
 
         Args: ``expected``: producer id and epoch that the producer reports, None for a new one.
         Raises: KafkaError; CONCURRENT_TRANSACTIONS: retry later.
@@ -236,7 +236,7 @@ class TransactionCoordinator:
         places: Collection[TopicPartition],
         client_version: int = TV_2,
     ) -> Mapping[TopicPartition, Errors]:
-        """Add all of the partitions or none to the producer's transaction, which the first addition begins."""
+        """Add all partitions or none to the producer's transaction, and begin it if necessary; return their errors."""
         try:
             with self._known(transactional_id) as (partition, metadata):
                 if metadata.pending is not None:

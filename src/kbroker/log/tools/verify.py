@@ -177,7 +177,7 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
 
 
 def _lost_segments(folder: Path) -> list[Finding]:
-    """Report a partition without a segment that had records by the checkpoints of its data folder."""
+    """Return a finding if a partition without segments had records, by the checkpoints of its data folder."""
     end = _known_end(folder)
     way_out = "restore them from a copy, as no repair can; otherwise the next start begins an empty log"
     problem = f"expected segments with the records before offset {end}, found none; {way_out}"
@@ -205,7 +205,7 @@ def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding
 
 
 def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
-    """Report, or fill, the gaps: of a partition that was compacted, only the one after its last batch."""
+    """Return, and if ``repair`` fill, the gaps; in a partition that was compacted, only that after its last batch."""
     name = PARTITION.match(folder.name)
     cleaned = checkpoints.offset_checkpoint(folder.parent / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     try:
@@ -318,7 +318,7 @@ def _verify_indexes(
 
 
 def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
-    """Rewrite the segment atomically without the damaged bytes; its indexes are removed first, and rebuilt from it."""
+    """Remove the indexes, then rewrite the segment atomically without the damage; return the findings as repaired."""
     for suffix in (".index", ".timeindex"):
         segment.with_suffix(suffix).unlink(missing_ok=True)
     checkpoints.write_atomically(segment, _without(segment, findings))

@@ -96,7 +96,7 @@ def hide_traces() -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Filter out the failures that py4j logs with the root logger."""
+    """Return whether a record is none of the failures that py4j logs with the root logger."""
     return record.name != "root" or record.module != "java_gateway"
 
 

@@ -55,7 +55,7 @@ SUMS_SCHEMA = pa.schema([*_CLIENT, *((name, pa.int64()) for name in ("bin", *_SU
 
 
 def verdict_rows(outcome: Outcome) -> pa.Table:
-    """Return a row for each delay. Of a request that two quotas delay, one row has the throttle time that is served."""
+    """Return a row for each delay; if two quotas delay a request, one of its rows has the served throttle time."""
     log, winner = outcome.log, _winners(outcome)
     parts = [VERDICT_SCHEMA.empty_table()]
     for found in outcome.delays:
