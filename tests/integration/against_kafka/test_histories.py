@@ -11,7 +11,7 @@ from tests.support import need, seeds
 from tests.support.broker import BrokerProcess
 from tests.support.histories import configs, entities, topics
 from tests.support.histories.elapsed import NEWER
-from tests.support.histories.mixes import MIXES, OF_OTHER_TIMES, history
+from tests.support.histories.mixes import KEPT, MIXES, OF_OTHER_TIMES, history, with_kills
 from tests.support.histories.replay import Differing, Pair
 from tests.support.histories.shortest import shortest_part
 from tests.support.histories.steps import Step
@@ -32,16 +32,21 @@ OTHER_TIMES = {
 AUTHORIZED = {name: SETTINGS[name] for name in ("authorizer.class.name", "super.users")}
 
 
-def paired(kafka: str, kbroker: str) -> Pair:
-    addresses = (kafka, kbroker)
-    return Pair([look_at(address) for address in addresses], [topics.prepare(address) for address in addresses])
+def paired(kafka: str, kbroker: BrokerProcess) -> Pair:
+    def kill() -> None:
+        kbroker.kill()
+        kbroker.start()
+        topics.prepare(kbroker.bootstrap)  # waits for partitions and coordinators
+
+    addresses = (kafka, kbroker.bootstrap)
+    return Pair([look_at(address) for address in addresses], [topics.prepare(address) for address in addresses], kill)
 
 
-def compare(pair: Pair, mix: str, count: int) -> None:
+def compare(pair: Pair, mix: str, count: int, *, kills: bool = False) -> None:
     """Replay histories of one mix; a history that fails in each of several replays is reduced."""
     first = seeds.history_seed()
     for seed in range(first, first + count):
-        steps = history(mix, seed)
+        steps = with_kills(history(mix, seed), seed) if kills else history(mix, seed)
         found = pair.differing(steps)
         if found and pair.confirmed(steps, found.step.api, CONFIRMATIONS):
             part, difference = reduced(pair, steps[: found.number + 1], found)
@@ -63,7 +68,7 @@ def started(folder: Path, settings: Mapping[str, str]) -> BrokerProcess:
 def pair(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """The folder's Apache Kafka and a kbroker; objects that all histories use are removed afterwards."""
     with started(tmp_path_factory.mktemp("histories"), AUTHORIZED) as kbroker:
-        found = paired(kafka, kbroker.bootstrap)
+        found = paired(kafka, kbroker)
         yield found
         found.differing([configs.begin(), entities.begin()])
 
@@ -78,20 +83,28 @@ def test_responses_of_histories_are_apache_kafkas(pair: Pair, mix: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("mix", KEPT)
+def test_responses_after_kills_are_apache_kafkas(pair: Pair, mix: str) -> None:
+    """Kills of kbroker between the requests of a history change no response."""
+    compare(pair, mix, seeds.history_count(1, 20), kills=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("mix", OF_OTHER_TIMES)
 def test_sessions_and_locks_of_histories_expire_as_in_apache_kafka(tmp_path: Path, mix: str) -> None:
     """Members of the newer protocols and locks of records expire, and first joins wait; each response is Kafka's."""
     need.program("java", "mvn")
     settings = {**AT_ONCE, **PROTOCOLS, **OTHER_TIMES}
     with ApacheKafka(settings) as kafka, started(tmp_path, OTHER_TIMES) as kbroker:
-        compare(paired(kafka.bootstrap, kbroker.bootstrap), mix, seeds.history_count(1, 50))
+        compare(paired(kafka.bootstrap, kbroker), mix, seeds.history_count(1, 50))
 
 
 @pytest.mark.slow
 def test_a_difference_is_found_and_reduced(tmp_path: Path) -> None:
     """The history of a broker that refuses a second member is reduced to the steps that cause the refusal."""
     with started(tmp_path / "one", {}) as one, started(tmp_path / "other", {"group.consumer.max.size": "1"}) as other:
-        pair = paired(one.bootstrap, other.bootstrap)
+        pair = paired(one.bootstrap, other)
         seed = next(seed for seed in range(1, 50) if pair.differing(history("consumer", seed)))
         steps = history("consumer", seed)
         found = pair.differing(steps)

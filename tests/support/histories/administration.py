@@ -37,11 +37,11 @@ def topic_id(label: str) -> Reference:
     return Reference(f"id of {label}", lambda known: known.topic_ids.get(known.name(label), ABSENT_ID))
 
 
-def is_there() -> Step:
-    """Return requests whose responses are equal once a broker has loaded its topics."""
+def is_there(*labels: str) -> Step:
+    """Return requests whose responses are equal once a broker has loaded the topics."""
     times = [{"PartitionIndex": each, "Timestamp": -1} for each in ALL_PARTITIONS]
-    offsets = Step("ListOffsets", 2, {"Topics": [{"Name": named(each), "Partitions": times} for each in LABELS]})
-    topics = [{"Name": named(each)} for each in LABELS]
+    offsets = Step("ListOffsets", 2, {"Topics": [{"Name": named(each), "Partitions": times} for each in labels]})
+    topics = [{"Name": named(each)} for each in labels]
     return Step("Metadata", 12, {"Topics": topics, "AllowAutoTopicCreation": False}, settled=offsets)
 
 
@@ -51,7 +51,7 @@ def is_there() -> Step:
 def create(draw: Draw) -> Step:
     rows = [_created(draw) for _ in draw.rows(0, 1, 1, 1, 2, 2)]
     body = {"Topics": rows, "timeoutMs": draw.one(TIMEOUTS_MS), "validateOnly": draw.happens(0.15)}
-    return Step("CreateTopics", draw.random.randint(2, 7), body, settled=is_there())
+    return Step("CreateTopics", draw.random.randint(2, 7), body, settled=is_there(*LABELS))
 
 
 def _created(draw: Draw) -> Body:
@@ -84,7 +84,7 @@ def delete(draw: Draw) -> Step:
     body: Body = {"TopicNames": [name(draw) for _ in count], "TimeoutMs": timeout_ms}
     if version >= 6:
         body = {"Topics": [_deleted(draw) for _ in count], "TimeoutMs": timeout_ms}
-    return Step("DeleteTopics", version, body, settled=is_there())
+    return Step("DeleteTopics", version, body, settled=is_there(*LABELS))
 
 
 def _deleted(draw: Draw) -> Body:
@@ -104,7 +104,7 @@ def create_partitions(draw: Draw) -> Step:
             chosen = [{"BrokerIds": brokers(draw)} for _ in draw.rows(0, 1, 1, 2)]
         rows.append({"Name": name(draw), "Count": draw.one([1, 2, 2, 3, 4, 5, 0, -1]), "Assignments": chosen})
     body = {"Topics": rows, "TimeoutMs": draw.one(TIMEOUTS_MS), "ValidateOnly": draw.happens(0.15)}
-    return Step("CreatePartitions", draw.random.randint(0, 3), body, settled=is_there())
+    return Step("CreatePartitions", draw.random.randint(0, 3), body, settled=is_there(*LABELS))
 
 
 def delete_records(draw: Draw) -> Step:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.histories import offsets
-from tests.support.histories.draw import Draw
+from tests.support.histories.draw import RACKS, Draw
 from tests.support.histories.steps import ABSENT, TOPICS, Step, owned, topic_id
 
 KIND = "c"
@@ -27,8 +27,8 @@ def heartbeat(draw: Draw) -> Step:
         "GroupId": group,
         "MemberId": member if draw.happens(0.97) or is_join else "",
         "MemberEpoch": epoch,
-        "InstanceId": "i1" if member.endswith("1") else draw.one([*[None] * 9, "i1", ""]),
-        "RackId": draw.one([*[None] * 5, "r", ""]),
+        "InstanceId": "i1" if member.endswith("1") else draw.one([*[None] * 27, *["i1"] * 3, ""]),
+        "RackId": draw.one(RACKS),
     }
     if is_join or draw.happens(0.3):
         body |= {

@@ -9,17 +9,21 @@ from typing import Any, TypeVar
 from tests.support.histories.steps import ABSENT, TOPICS, epoch_of, named
 
 One = TypeVar("One")
+RACKS = (*[None] * 22, *["r"] * 6, "")  # of a member; the empty one is refused
 NAMES = (*TOPICS, *TOPICS, ABSENT, "", "b a d")
 
 
 class Draw:
     """Choices from a seed, and the members that earlier steps have named.
 
-    Args: ``has_topics``: members of consumer groups may have several topics.
+    Args:
+        has_topics: members of consumer groups may have several topics.
+        has_own_topic: members of share groups fetch from a topic of the history.
     """
 
-    def __init__(self, seed: int, *, has_topics: bool) -> None:
+    def __init__(self, seed: int, *, has_topics: bool = False, has_own_topic: bool = False) -> None:
         self.has_topics = has_topics
+        self.has_own_topic = has_own_topic
         self.random = random.Random(seed)
         self.joined: set[tuple[Any, str]] = set()  # members of the newer protocols that have sent a join
         self._classic: dict[Any, list[str]] = {}

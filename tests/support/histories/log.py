@@ -1,9 +1,12 @@
 """Random requests for the log of a topic that each replay creates, with and without transactions."""
 
 from tests.conformance.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Record, batch
+from tests.support.histories import configs
+from tests.support.histories.administration import is_there
+from tests.support.histories.configs import DELETE, SET
 from tests.support.histories.draw import Draw
 from tests.support.histories.steps import ABSENT, ABSENT_ID, Body, Known, Reference, Step, named
-from tests.support.histories.transactions import LABELS, NO_PRODUCER, completed, producer
+from tests.support.histories.transactions import LABELS, NO_PRODUCER, begin_all, completed, producer
 
 TOPIC = named("t")
 TOPIC_ID = Reference("id of t", lambda known: known.topic_ids.get(known.name("t"), ABSENT_ID))
@@ -12,6 +15,7 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {}, {}, {"message.timestamp.type": "LogAppendTime"}, {"cleanup.policy": "compact"}, {"max.message.bytes": "200"},
     {"compression.type": "uncompressed"}, {"message.timestamp.before.max.ms": "1000"},
 )  # fmt: skip
+APPLIED_S = 0.3  # a broker applies configs after its response
 TIME_MS = 1_700_000_000_000
 WRONG: tuple[Body, ...] = (
     {"count": 0}, {"count": 9}, {"last_offset_delta": 7}, {"last_offset_delta": -1}, {"base_offset": 5}, {"crc": 1},
@@ -22,15 +26,28 @@ WRONG: tuple[Body, ...] = (
 
 def begin(draw: Draw) -> list[Step]:
     """Return steps that create the topic."""
+    return [create(draw), Step("Metadata", 12, {"Topics": [{"Name": TOPIC}]}), *begin_all(draw)]
+
+
+def create(draw: Draw) -> Step:
     chosen = draw.one(CONFIGS) | {"retention.ms": "-1"}  # the records are from 2023
-    configs = [{"Name": name, "Value": value} for name, value in chosen.items()]
-    row = {"Name": TOPIC, "NumPartitions": len(PARTITIONS), "ReplicationFactor": 1, "Configs": configs}
-    rows = [{"PartitionIndex": index, "Timestamp": -1} for index in PARTITIONS]
-    ready = Step("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": rows}]})
-    return [
-        Step("CreateTopics", 4, {"Topics": [row], "timeoutMs": 10_000}, settled=ready),
-        Step("Metadata", 12, {"Topics": [{"Name": TOPIC}]}),
-    ]
+    rows = [{"Name": name, "Value": value} for name, value in chosen.items()]
+    row = {"Name": TOPIC, "NumPartitions": len(PARTITIONS), "ReplicationFactor": 1, "Configs": rows}
+    return Step("CreateTopics", 7, {"Topics": [row], "timeoutMs": 10_000}, settled=is_there("t"))
+
+
+def delete(draw: Draw) -> Step:
+    """Delete the topic, also while transactions have records in it."""
+    return Step("DeleteTopics", 5, {"TopicNames": [TOPIC], "TimeoutMs": 10_000}, settled=is_there("t"))
+
+
+def configure(draw: Draw) -> Step:
+    """Set or delete the configs that the topic may begin with."""
+    chosen = draw.one([one for one in CONFIGS if one])
+    change = SET if draw.happens(0.7) else DELETE
+    rows = [{"Name": name, "ConfigOperation": change, "Value": value} for name, value in chosen.items()]
+    resource = {"ResourceType": configs.TOPIC, "ResourceName": TOPIC, "Configs": rows}
+    return Step("IncrementalAlterConfigs", 1, {"Resources": [resource]}, settles_s=APPLIED_S)
 
 
 def _topic(draw: Draw) -> Body:
@@ -50,10 +67,22 @@ def begin_idempotence(draw: Draw) -> Step:
 def produce(draw: Draw) -> Step:
     """Produce batches of a transactional producer, of an idempotent one, which has no label, or of none."""
     label, has_id = draw.one([*LABELS, None]), draw.happens(0.85)
-    rows = [{"Index": each, "Records": _batch(draw, label, each, has_id=has_id)} for each in _partitions(draw)]
-    body: Body = {"TransactionalId": named(label) if label and has_id else None, "Acks": draw.one([-1, -1, 1])}
-    body |= {"TimeoutMs": 5_000, "TopicData": [_topic(draw) | {"PartitionData": rows}]}
+    rows: list[Body] = [
+        {"Index": each, "Records": _batch(draw, label, each, has_id=has_id)} for each in _partitions(draw)
+    ]
+    if draw.happens(0.03):
+        rows[0]["Records"] = draw.one([b"", _twice(rows[0]["Records"])])  # Kafka does not respond to null
+    body: Body = {"TransactionalId": named(label) if label and has_id else None}
+    body |= {
+        "Acks": draw.one([*[-1, -1, 1] * 9, 2]),
+        "TimeoutMs": 5_000,
+        "TopicData": [_topic(draw) | {"PartitionData": rows}],
+    }
     return Step("Produce", draw.random.randint(3, 13), body)
+
+
+def _twice(one: Reference) -> Reference:
+    return Reference(f"two of {one}", lambda known: one.value(known) * 2)
 
 
 def _batch(draw: Draw, label: str | None, partition: int, *, has_id: bool) -> Reference:

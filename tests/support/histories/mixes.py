@@ -1,9 +1,11 @@
 """Kinds of histories: requests by their weights."""
 
+import random
 from collections.abc import Callable
 
 from tests.support.histories import (
     administration,
+    changing_topics,
     classic,
     configs,
     consumer,
@@ -20,7 +22,7 @@ from tests.support.histories import (
     transactions,
 )
 from tests.support.histories.draw import Draw
-from tests.support.histories.steps import Step
+from tests.support.histories.steps import BLOCKING, KILL, Step
 
 Request = Callable[[Draw], Step]
 MIXES: dict[str, dict[Request, int]] = {
@@ -42,9 +44,33 @@ MIXES: dict[str, dict[Request, int]] = {
         offsets.commit: 1, offsets.delete: 1,
     },
     "share-fetch": {share_fetch.fetch: 8, share_fetch.acknowledge: 6, share.describe_offsets: 1},
+    "share-log": {
+        share_fetch.fetch: 10, share_fetch.acknowledge: 6, share_fetch.isolate: 1, share.describe_offsets: 1,
+        log.produce: 10, log.delete_records: 1, transactions.begin: 2, log.add_partitions: 2, transactions.end: 3,
+    },
     "streams": {
         streams.heartbeat: 12, groups.describe_streams: 3, streams.commit: 2, streams.fetch: 2, offsets.delete: 1,
         groups.delete: 1, groups.list_all: 1, groups.describe_classic: 1,
+    },
+    "offsets-topics": {
+        changing_topics.create: 3, changing_topics.grow: 1, changing_topics.delete: 3, changing_topics.commit: 6,
+        changing_topics.fetch: 6, changing_topics.delete_offsets: 2, transactions.begin: 2, transactions.add_offsets: 2,
+        changing_topics.commit_in_transaction: 4, transactions.end: 2, groups.delete: 1, groups.list_all: 1,
+    },
+    "consumer-topics": {
+        changing_topics.create: 3, changing_topics.grow: 2, changing_topics.delete: 2,
+        changing_topics.consumer_heartbeat: 12, changing_topics.consumer_commit: 3, changing_topics.consumer_fetch: 2,
+        changing_topics.delete_offsets: 1, groups.describe_consumer: 3, groups.list_all: 1, groups.delete: 1,
+    },
+    "share-topics": {
+        changing_topics.create: 3, changing_topics.grow: 2, changing_topics.delete: 2,
+        changing_topics.share_heartbeat: 8, changing_topics.share_describe: 2, changing_topics.share_alter: 2,
+        changing_topics.share_delete: 2, groups.describe_share: 3, groups.list_all: 1, groups.delete: 1,
+    },
+    "streams-topics": {
+        changing_topics.create: 3, changing_topics.grow: 2, changing_topics.delete: 2,
+        changing_topics.streams_heartbeat: 12, changing_topics.streams_commit: 2, changing_topics.streams_fetch: 2,
+        groups.describe_streams: 3, groups.list_all: 1, groups.delete: 1,
     },
     "migration": {
         migration.join: 6, classic.sync: 5, classic.heartbeat: 2, classic.leave: 2, migration.heartbeat: 6,
@@ -59,6 +85,7 @@ MIXES: dict[str, dict[Request, int]] = {
     "log": {
         log.produce: 16, log.fetch: 6, log.list_offsets: 3, log.delete_records: 1, log.describe_producers: 1,
         log.epoch_ends: 1, log.begin_idempotence: 1, log.add_partitions: 3, transactions.begin: 3, transactions.end: 4,
+        log.configure: 2, log.delete: 1, log.create: 2,
     },
     "fetch-sessions": {
         fetch_sessions.fetch: 24, fetch_sessions.produce: 8, fetch_sessions.delete_records: 2, fetch_sessions.delete: 1,
@@ -105,7 +132,11 @@ MIXES: dict[str, dict[Request, int]] = {
 
 
 BEGIN: dict[str, Callable[[Draw], list[Step]]] = {
+    **{f"{kind}-topics": changing_topics.begin for kind in ("consumer", "share", "streams")},
+    "offsets-topics": lambda draw: changing_topics.begin(draw) + transactions.begin_all(draw),
+    "transactions": transactions.begin_all,
     "share-fetch": share_fetch.begin,
+    "share-log": share_fetch.begin_log,
     "log": log.begin,
     "fetch-sessions": fetch_sessions.begin,
     "administration": lambda draw: [configs.begin()],
@@ -121,13 +152,29 @@ LENGTH = 40  # drawn steps of a history in which no time passes
 # Mixes whose settings the shared broker cannot have: bounds of the configs of groups, and a delay of first joins
 OF_OTHER_TIMES = ("elapsed-sessions", "elapsed-joins", "elapsed-locks")
 
+# Mixes whose state is in the logs; JoinGroup and SyncGroup are left out beside kills, as waiting members are not kept
+KEPT = (
+    *("offsets", "consumer", "share", "streams", "transactions", "log", "administration", "entities"),
+    *("offsets-topics", "consumer-topics", "share-topics", "streams-topics"),
+)
+KILLS = 3
+
 
 def history(mix: str, seed: int) -> list[Step]:
     """Return the steps of a history."""
-    draw = Draw(seed, has_topics=mix == "consumer" and seed % 3 == 0)
+    has_topics = mix == "consumer-topics" or (mix == "consumer" and seed % 3 == 0)
+    draw = Draw(seed, has_topics=has_topics, has_own_topic=mix == "share-log")
     requests, weights = list(MIXES[mix]), list(MIXES[mix].values())
     begin = BEGIN[mix](draw) if mix in BEGIN else []
     passing = elapsed.PASSING.get(mix)
     count = passing.bursts * passing.burst if passing else LENGTH
     steps = [draw.random.choices(requests, weights)[0](draw) for _ in range(count)]
     return begin + (elapsed.put_together(passing, draw, steps) if passing else steps)
+
+
+def with_kills(steps: list[Step], seed: int) -> list[Step]:
+    """Return the steps of a history without the requests that wait for other members, and with kills between them."""
+    kept = [step for step in steps if step.api not in BLOCKING]
+    for place in sorted(random.Random(seed).sample(range(len(kept)), KILLS), reverse=True):
+        kept.insert(place, KILL)
+    return kept

@@ -9,7 +9,7 @@ import re
 import select
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,9 @@ from tests.conformance.names import MEMBERS, MESSAGES, Flat, Keep, Names
 from tests.conformance.talk import Broker
 from tests.support.histories.classic import SESSION_MS
 from tests.support.histories.differences import adapted, comparable
-from tests.support.histories.steps import TOPICS, Body, Known, Step, bound, learn
+from tests.support.histories.steps import BLOCKING, KILL, TOPICS, Body, Known, Step, bound, learn
 from tests.support.wire import Closed, Connection
 
-BLOCKING = ("JoinGroup", "SyncGroup")  # may respond after a later request, and then to several members
 CONNECTIONS, OTHER_CONNECTION = range(8), -1
 RESPONSE_S = 4.0
 QUIET_S, BLOCKING_QUIET_S = 0.004, 0.05
@@ -70,6 +69,8 @@ class Side:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+        self._connections.clear()
+        self.waiting.clear()
 
     def send(self, number: int, step: Step) -> None:
         body = bound(step.body, self.known)
@@ -134,10 +135,21 @@ class Side:
 
 
 class Pair:
-    """Apache Kafka and kbroker with the same topics. Args: ``topic_ids``: of the topics, by name."""
+    """Apache Kafka and kbroker with the same topics.
 
-    def __init__(self, brokers: Sequence[Broker], topic_ids: Sequence[dict[str, uuid.UUID]]) -> None:
+    Args:
+        topic_ids: of the topics, by name.
+        kill: function that kills kbroker and returns after the next start.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[Broker],
+        topic_ids: Sequence[dict[str, uuid.UUID]],
+        kill: Callable[[], object],
+    ) -> None:
         self._brokers = list(zip(brokers, topic_ids, strict=True))
+        self._kill = kill
 
     def differing(self, steps: Sequence[Step]) -> Differing | None:
         """Replay steps with new groups; return the first difference that is not deliberate."""
@@ -146,7 +158,7 @@ class Pair:
             sides = [Side(broker, prefix, ids) for broker, ids in self._brokers]
             for side in sides:
                 stack.callback(side.close)
-            return _Replay(*sides).run(steps)
+            return _Replay(self._kill, *sides).run(steps)
 
     def confirmed(self, steps: Sequence[Step], api: str, times: int) -> Differing | None:
         """Return the difference in the response of an API if each of some replays has one."""
@@ -165,11 +177,17 @@ def has_refused_offsets(response: Body) -> bool:
 
 
 class _Replay:
-    def __init__(self, kafka: Side, kbroker: Side) -> None:
+    def __init__(self, kill: Callable[[], object], kafka: Side, kbroker: Side) -> None:
         self._sides = self._kafka, self._kbroker = kafka, kbroker
+        self._kill = kill
 
     def run(self, steps: Sequence[Step]) -> Differing | None:
         for number, step in enumerate(steps):
+            if step == KILL:
+                for side in self._sides:
+                    side.close()
+                self._kill()
+                continue
             busy = self._kafka.waiting.keys() | self._kbroker.waiting.keys()
             free = [each for each in CONNECTIONS if each not in busy]
             connection = free[0] if step.connection is None and free else step.connection

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.histories.draw import Draw
+from tests.support.histories.draw import RACKS, Draw
 from tests.support.histories.steps import ABSENT, TOPICS, Step
 
 SUBSCRIPTIONS = (TOPICS[:1], TOPICS[:2], TOPICS, (ABSENT,), (TOPICS[0], TOPICS[0]), ())
@@ -21,7 +21,7 @@ def heartbeat(draw: Draw) -> Step:
         "GroupId": group,
         "MemberId": member if draw.happens(0.97) else draw.one(["", " ", "m" * 37]),
         "MemberEpoch": epoch,
-        "RackId": draw.one([*[None] * 5, "r", ""]),
+        "RackId": draw.one(RACKS),
     }
     if epoch == 0 or draw.happens(0.3):
         body["SubscribedTopicNames"] = [*draw.one(SUBSCRIPTIONS)] if draw.happens(0.95) else None

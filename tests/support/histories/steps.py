@@ -18,6 +18,7 @@ PARTITIONS = {"histories-a": 3, "histories-b": 1, "histories-c": 2}
 TOPICS = tuple(PARTITIONS)
 ABSENT = "histories-absent"
 ABSENT_ID = uuid.UUID("6f0e2c1a-54a5-4f3e-9a0e-0d5f4f1f3c11")
+BLOCKING = ("JoinGroup", "SyncGroup")  # may respond after a later request, and then to several members
 FIRST_GENERATION = 1
 PRODUCER, PRODUCER_AT = struct.Struct(">qhii"), 43  # of a batch: id, epoch, first sequence number, number of records
 
@@ -107,6 +108,9 @@ class Step:
         return f"{self.api} v{self.version} {self.body}"
 
 
+KILL = Step("kill of kbroker", 0, {})  # in place of a request
+
+
 def bound(value: Any, known: Known) -> Any:
     """Return a value with its references resolved."""
     if isinstance(value, Reference):
@@ -157,7 +161,7 @@ def next_sequences(body: Body, response: Body) -> dict[tuple[Any, ...], int]:
     sent = {row["Index"]: row["Records"] for topic in body["TopicData"] for row in topic["PartitionData"]}
     found: dict[tuple[Any, ...], int] = {}
     for row in [row for topic in response.get("Responses", ()) for row in topic["PartitionResponses"]]:
-        if row["ErrorCode"] == 0:
+        if row["ErrorCode"] == 0 and sent[row["Index"]]:
             producer, epoch, first, count = PRODUCER.unpack_from(sent[row["Index"]], PRODUCER_AT)
             found["sequence", producer, epoch, row["Index"]] = first + count
     return found
@@ -166,9 +170,8 @@ def next_sequences(body: Body, response: Body) -> dict[tuple[Any, ...], int]:
 def _learn_share_session(known: Known, body: Body, response: Body) -> None:
     member, epoch = str(body["MemberId"]), body["ShareSessionEpoch"]
     known.values["session", member] = 0 if epoch == -1 else epoch + 1
-    names = {topic_id: name for name, topic_id in known.topic_ids.items()}
     for topic in response.get("Responses", ()):
         for row in topic["Partitions"]:
             ranges = [(one["FirstOffset"], one["LastOffset"]) for one in row.get("AcquiredRecords") or ()]
-            key = "acquired", member, names.get(topic["TopicId"], ""), row["PartitionIndex"]
+            key = "acquired", member, topic["TopicId"], row["PartitionIndex"]
             known.values.setdefault(key, []).extend(ranges)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.histories import offsets
-from tests.support.histories.draw import Draw
+from tests.support.histories.draw import RACKS, Draw
 from tests.support.histories.steps import ABSENT, TOPICS, Step, owned
 
 KIND = "t"
@@ -34,12 +34,12 @@ def heartbeat(draw: Draw) -> Step:
         "GroupId": group,
         "MemberId": member,
         "MemberEpoch": epoch,
-        "RackId": draw.one([*[None] * 5, "r", ""]),
+        "RackId": draw.one(RACKS),
         "EndpointInformationEpoch": draw.one([0, 0, -1, 1, 5]),
     }
     if is_join or draw.happens(0.2):
         body |= {"ActiveTasks": [], "StandbyTasks": [], "WarmupTasks": []}
-        body |= {"RebalanceTimeoutMs": 60_000, "ProcessId": draw.one(["p1", "p2", "p1", ""])}
+        body |= {"RebalanceTimeoutMs": 60_000, "ProcessId": draw.one([*["p1", "p2", "p1"] * 8, ""])}
         if draw.happens(0.2):
             body["ClientTags"] = [{"Key": "k", "Value": draw.one("ab")}]
         if draw.happens(0.1):

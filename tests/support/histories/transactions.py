@@ -38,9 +38,19 @@ def producer(draw: Draw) -> dict[str, Any]:
 
 
 def begin(draw: Draw) -> Step:
-    body = {"TransactionalId": named(draw.one(LABELS)), "TransactionTimeoutMs": 60_000}
-    body |= {"ProducerId": -1, "ProducerEpoch": -1}
-    return Step("InitProducerId", draw.one([4, 5]), body, settled=completed(body))
+    version = draw.one([0, 1, 2, 3, 4, 4, 5, 5])
+    body: dict[str, Any] = {"TransactionalId": named(draw.one(LABELS)), "ProducerId": -1, "ProducerEpoch": -1}
+    if version >= 3 and draw.happens(0.35):  # continue as the producer that has the id
+        body = producer(draw)
+        if draw.happens(0.08):
+            body[draw.one(["ProducerId", "ProducerEpoch"])] = -1
+    body["TransactionTimeoutMs"] = 60_000 if draw.happens(0.95) else draw.one([0, -1, 2**31 - 1])
+    return Step("InitProducerId", version, body, settled=completed(body))
+
+
+def begin_all(draw: Draw) -> list[Step]:
+    """Return steps that begin with every transactional id, mostly."""
+    return [begin(draw) for _ in draw.rows(*[2 * len(LABELS)] * 3, 0)]
 
 
 def add_offsets(draw: Draw) -> Step:
