@@ -163,7 +163,7 @@ cdef void fire_batch(TimerEntry **entries, int32_t count) noexcept nogil:
 
 
 cdef bint try_alone(Operation *op) noexcept nogil:
-    """Try under the operation's own lock; if another thread holds it, that thread tries again. Source: KAFKA-6653."""
+    """Try under the operation's own lock, or let its holder try again; return whether it completed. KAFKA-6653."""
     cdef bint done = False, again = True
     while again and not operation_is_completed(op):
         if mutex_try_lock(&op.own_lock):

@@ -166,7 +166,7 @@ cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admi
 
 
 cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept nogil:
-    """Pass the connection to a processor; while all are full, wait for the processor tried last and retry."""
+    """Pass the connection to a processor; while all are full, wait for the last tried and retry. False: stopped."""
     cdef ProcessorCore *processor
     cdef bint taken
     cdef int64_t started = -1

@@ -60,7 +60,7 @@ cdef inline bint push_i32(Buffer *v, int64_t value) noexcept nogil:
 
 
 cdef bint clear_bit(Buffer *v, int64_t index) noexcept nogil:
-    """Mark a row as null; rows that are not marked are valid."""
+    """Mark a row as null; rows that are not marked are valid. False: out of memory."""
     cdef int64_t need = (index >> 3) + 1
     if need > v.size:
         if not buffer_reserve(v, need - v.size):
@@ -72,7 +72,7 @@ cdef bint clear_bit(Buffer *v, int64_t index) noexcept nogil:
 
 
 cdef inline bint reserve(Buffer *v, int64_t size, int64_t likely) noexcept nogil:
-    """Reserve ``size`` more bytes; growth is to ``likely`` bytes in total at once, not by doubling."""
+    """Reserve ``size`` more bytes, in growth to ``likely`` bytes in total at once. False: out of memory."""
     if size <= v.capacity - v.size:
         return True
     return buffer_reserve(v, size if size > likely - v.size else likely - v.size)
@@ -84,7 +84,7 @@ cdef inline int64_t like(Buffer *v) noexcept nogil:
 
 
 cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
-    """Append a string; its bytes and its end must be reserved."""
+    """Append a string, whose bytes and end must be reserved; a negative size is null. False: out of memory."""
     cdef int32_t end
     if size > 0:
         memcpy(s.data.data + s.data.size, data, size)

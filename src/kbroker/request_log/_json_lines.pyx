@@ -241,7 +241,7 @@ cdef inline char *put_fact(char *to, const char *name, const Facts *facts, int w
 
 
 cdef bint render(Facts *facts) noexcept nogil:
-    """Render the fields that all records of a connection share, once."""
+    """Render the fields that all records of a connection share, once; false: out of memory."""
     cdef char *to
     if facts.rendered != NULL:
         return True
@@ -440,7 +440,7 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
 
 
 cdef bint write_key(JsonCore *core, const Record *record) noexcept nogil:
-    """Write the record's key: principal, a zero byte, client id."""
+    """Write the record's key: principal, a zero byte, client id; false: out of memory."""
     cdef const Facts *facts = record.facts
     core.key.size = 0
     if facts != NULL and not buffer_put(&core.key, facts.texts + facts.starts[FACTS_PRINCIPAL],

@@ -66,7 +66,7 @@ cdef inline void note_batch(const ProducePart *part, int16_t version, ProduceReq
 
 
 cdef bint read_body(Request *request, ProduceRequest *parsed) noexcept nogil:
-    """Read the whole body, without marking duplicates.
+    """Read the whole body, without marking duplicates; false: malformed, or out of memory.
 
     More than MAX_REQUEST_PARTITIONS topics or partitions are malformed: they would need memory before they are checked.
     """

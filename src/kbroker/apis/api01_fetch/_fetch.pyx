@@ -237,7 +237,7 @@ cdef void read_name(Reader *r, int16_t version, const char **name, int64_t *name
 
 
 cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
-    """Read the Topics array into state.parts, in two passes, so that one allocation of known size holds them."""
+    """Read the Topics array into state.parts, in two passes for one allocation; false: malformed, or out of memory."""
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12
     cdef int64_t least = 16 if version < 5 else (24 if version < 9 else (28 if version < 12 else 33))

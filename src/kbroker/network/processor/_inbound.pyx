@@ -40,7 +40,7 @@ cdef void lost_release(void *core_pointer) noexcept nogil:
 
 
 cdef bint lost_divert(Request *request) noexcept nogil:
-    """Drop the response; keep the request, or let it continue so that its connection is closed."""
+    """Drop the response; keep the request (true), or let it continue so that its connection is closed (false)."""
     cdef LostCore *core = <LostCore *>request.response_hook_arg
     cdef bint kept
     request.response_hook = NULL        # once only: a request that continues returns to its network thread

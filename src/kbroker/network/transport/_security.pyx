@@ -147,7 +147,7 @@ cdef bint tls_open(Channel *channel, void *server) noexcept nogil:
 
 
 cdef bint attach(TlsState *state, object connection) noexcept:
-    """Connect OpenSSL to the socket. The module's own object is an attribute of the ``SSLObject``."""
+    """Connect OpenSSL to the socket by the module's object in the ``SSLObject``; false if that is impossible."""
     cdef object context = connection.context, made = getattr(connection, "_sslobj", None)
     return (made is not None and type(made).__name__ == "_SSLSocket"
             and kb_tls_attach(&state.tls, <PyObject *>context, <PyObject *>made, CIPHER_BYTES))
