@@ -11,8 +11,6 @@ from kbroker.requests.cluster import live_nodes, partition_state
 from kbroker.requests.context import OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
 from kbroker.security.authorizer import checks
 
-MAX_PARTITIONS = 2000  # max.request.partition.size.limit
-
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the named topics, or all, in the order of their names, from the cursor on, up to the partition limit."""
@@ -29,7 +27,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     error = checks.DESCRIBE_TOPIC_PARTITIONS.error  # it does not reveal whether a topic exists
     refused = [_error(name, error) for name in names if asked and name not in allowed]
     names = [name for name in names if name in allowed]
-    room = max(1, min(body["ResponsePartitionLimit"], MAX_PARTITIONS))
+    room = max(1, min(body["ResponsePartitionLimit"], ctx.config.integer("max.request.partition.size.limit")))
     live = live_nodes(ctx, request.listener)
     topics: list[Body] = []
     for name in names:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from kbroker.common.topic_names import TopicPartition
 
 
+LEAST_RETRIES_S, MOST_RETRIES_S = 5.0, 30.0  # a coordinator that is elected or loads is available after seconds
+
+
 class _Source(Protocol):
     def poll(self) -> list[Record]: ...
 
@@ -139,7 +142,8 @@ def consume(
     lines = _Lines(printer, max_messages)
     # a fetch waits half a second at most, less when the timeout is shorter
     max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
-    with connect(bootstrap_server) as cluster:
+    retries_s = MOST_RETRIES_S if timeout is None else min(MOST_RETRIES_S, max(LEAST_RETRIES_S, timeout))
+    with connect(bootstrap_server, retry_timeout_s=retries_s) as cluster:
         if group is not None:
             from kbroker.client.group_consumer import GroupConsumer
 

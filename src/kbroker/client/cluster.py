@@ -176,6 +176,11 @@ class Cluster(Closing):
         self._last_addresses: list[Address] = []  # addresses of the nodes of the latest metadata
         self._any_connection()
 
+    @property
+    def coordinator_timeout_s(self) -> float:
+        """Seconds for one exchange with a coordinator, which a retry may find on another node."""
+        return min(self.request_timeout_s, self.retry_timeout_s)
+
     def close(self) -> None:
         """Close all connections."""
         for connection in self._connections.values():

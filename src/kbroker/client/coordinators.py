@@ -31,7 +31,7 @@ def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
             raise KafkaError(Errors.UNSUPPORTED_VERSION, f"{what}: this broker does not support transactions")
         return {"Key": key}
 
-    response = cluster.request(FIND_COORDINATOR, body)
+    response = cluster.request(FIND_COORDINATOR, body, timeout_s=cluster.coordinator_timeout_s)
     rows = response.get("Coordinators")
     row = rows[0] if rows else response
     check(row["ErrorCode"], what, row.get("ErrorMessage"))

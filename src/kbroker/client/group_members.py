@@ -198,7 +198,9 @@ class ClassicMember:
             member["GenerationId"] = self.epoch
         if is_waiting:
             member["ProtocolType"] = "consumer"
-        timeout_s = REBALANCE_TIMEOUT_MS / 1000 + self._cluster.request_timeout_s if is_waiting else None
+        timeout_s = self._cluster.coordinator_timeout_s
+        if is_waiting:
+            timeout_s = REBALANCE_TIMEOUT_MS / 1000 + self._cluster.request_timeout_s
         node_id = self._groups.coordinator(self._group_id)
         response = self._cluster.request(api_key, {**member, **fields}, node_id=node_id, timeout_s=timeout_s)
         error = to_error(response["ErrorCode"])

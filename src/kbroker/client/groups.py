@@ -244,7 +244,8 @@ class Groups:
 
     def ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
         """Send a request to the coordinator of a group, without retries, and return the response."""
-        return self.cluster.request(api_key, body, node_id=self.coordinator(group_id), max_version=max_version)
+        node_id, timeout_s = self.coordinator(group_id), self.cluster.coordinator_timeout_s
+        return self.cluster.request(api_key, body, node_id=node_id, max_version=max_version, timeout_s=timeout_s)
 
 
 def committed_offsets(group: Body) -> dict[TopicPartition, CommittedOffset]:

@@ -41,6 +41,16 @@ def test_nothing_is_created_unasked(create: bool, enabled: bool) -> None:
         assert codes(bench.ask("Metadata", 12, named("new", create=create))) == {"new": 3}
 
 
+def test_a_page_has_no_more_partitions_than_the_broker_allows() -> None:
+    """max.request.partition.size.limit counts even for a client that allows more; the cursor has the rest."""
+    bench = make_bench(max_request_partition_size_limit=2)
+    bench.create("t", 3)
+    body = {"Topics": [{"Name": "t"}], "ResponsePartitionLimit": 2000, "Cursor": None}
+    response = bench.ask("DescribeTopicPartitions", 0, body)
+    assert [row["PartitionIndex"] for row in response["Topics"][0]["Partitions"]] == [0, 1]
+    assert response["NextCursor"] == {"TopicName": "t", "PartitionIndex": 2}
+
+
 # ---------------------------------------------------------------- ApiVersions
 
 FRESH = FinalizedFeatures({name: high for name, (_, high) in SUPPORTED.items()}, 0)

@@ -1,6 +1,8 @@
 """`kbroker groups`, `configs` and `topics alter` against a scripted broker: requests, output and errors."""
 
+import importlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,16 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.cli.reset import datetime_ms, read_plan, time_before_ms
+from kbroker.client.cluster import BACKOFF_MAX_S, Cluster
 from kbroker.client.offset_reset import topic_partitions
 from kbroker.common.errors import Errors
 from tests.support.cli import printed, refusal, run
 from tests.support.fake_broker import Body
+from tests.support.fake_log import FakeTime
 from tests.support.fixtures import fixture_of
 from tests.support.group_broker import (
     CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     CREATE_PARTITIONS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
@@ -530,3 +535,26 @@ def test_no_lag_is_one_line(broker: GroupBroker) -> None:
     broker.committed = {"g": {}}
     assert printed(broker, "pipeline", "lag", "g") == "no offsets are committed\n"
     assert json.loads(printed(broker, "pipeline", "lag", "g", "--json")) == []
+
+
+# ---- consume
+
+
+@pytest.mark.parametrize(("options", "seconds"), [((), 30), (("--timeout", "8"), 8), (("--timeout", "0.5"), 5)])
+@pytest.mark.parametrize("api", [FIND_COORDINATOR, CONSUMER_GROUP_HEARTBEAT])
+def test_a_member_without_a_coordinator_ends_after_its_timeout(
+    broker: GroupBroker, monkeypatch: pytest.MonkeyPatch, api: int, options: tuple[str, ...], seconds: float
+) -> None:
+    """The command fails after --timeout, or 5 s if that is shorter, since a coordinator may still be loading."""
+    fake_time = FakeTime()
+    refused = {"ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+    row = {"Key": "g", "NodeId": -1, "Host": "", "Port": -1, **refused}
+    broker.handlers[api] = lambda version, body: {"Coordinators": [row]} if api == FIND_COORDINATOR else refused
+    monkeypatch.setattr(
+        importlib.import_module("kbroker.cli.consume"),
+        "connect",
+        partial(Cluster, clock=fake_time.clock, sleep=fake_time.sleep),
+    )
+    line = refusal(run(broker, "consume", "t", "--group", "g", *options))
+    assert line == f"COORDINATOR_NOT_AVAILABLE: group 'g': {Errors.COORDINATOR_NOT_AVAILABLE.message}"
+    assert seconds - BACKOFF_MAX_S <= sum(fake_time.slept) <= seconds

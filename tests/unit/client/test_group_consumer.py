@@ -1,11 +1,12 @@
 """Member of a group in both protocols: assignments, offsets, rebalances, restarts."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import Body
+from kbroker.client.connection import Body, Connection
 from kbroker.client.group_consumer import GroupConsumer
 from kbroker.client.group_members import METADATA_MAX_AGE_S, assign_ranges
 from kbroker.common.errors import Errors, KafkaError
@@ -289,3 +290,22 @@ def test_a_broker_or_group_of_the_classic_protocol_alone(broker: FakeBroker, clu
         assert member.assignment == (("t", 0), ("t", 1))
     assert len(broker.asked(JOIN_GROUP)) == len(broker.asked(LEAVE_GROUP)) == 1
     assert len(broker.asked(CONSUMER_GROUP_HEARTBEAT)) == 1
+
+
+@pytest.mark.parametrize("silent", [FIND_COORDINATOR, CONSUMER_GROUP_HEARTBEAT])
+def test_a_coordinator_that_does_not_respond_is_awaited_as_long_as_a_retry(
+    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """A request to it has no longer time-out than all its retries together, for the caller has set a shorter limit."""
+    FakeConsumerGroup(broker)
+    limits = {}
+    request = Connection.request
+
+    def noted(connection: Connection, api_key: int, *args: Any, **settings: Any) -> Body | None:
+        limits[api_key] = settings["timeout_s"]
+        return request(connection, api_key, *args, **settings)
+
+    monkeypatch.setattr(Connection, "request", noted)
+    with GroupConsumer(cluster, "g", "t") as member:
+        member.join()
+    assert (cluster.request_timeout_s, limits[silent]) == (30, 5)

@@ -71,7 +71,7 @@ _READ_AT_START = """
     delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
     delete.records.purgatory.purge.interval.requests early.start.listeners group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.threads kafka.metrics.polling.interval.secs
-    kafka.metrics.reporters leader.imbalance.check.interval.seconds max.request.partition.size.limit
+    kafka.metrics.reporters leader.imbalance.check.interval.seconds
     metadata.max.idle.interval.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
     offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
     remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num

@@ -93,6 +93,8 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         "named PLAINTEXT."),
     key("request.timeout.ms", "int", 30_000, "Milliseconds that a client waits for a response.", importance="high"),
     key("fetch.max.bytes", "int", 57_671_680, "Largest response to a Fetch request in bytes.", between(1024)),
+    key("max.request.partition.size.limit", "int", 2000,
+        "Largest number of partitions in a response to DescribeTopicPartitions.", between(1)),
     key("max.incremental.fetch.session.cache.slots", "int", 1000,
         "Maximum number of fetch sessions.", between(0)),
     key("fetch.purgatory.purge.interval.requests", "int", 1000,
