@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_security_of_librdkafka(tmp_path: Path) -> None:
     ],
 )
 def test_what_librdkafka_refuses_is_one_line(broker: BrokerProcess, words: str, text: str) -> None:
-    result = run(None, "perf", *words.split(), "--client", LIBRDKAFKA, "--bootstrap-server", broker.bootstrap)
+    result = run(None, "perf", *shlex.split(words), "--client", LIBRDKAFKA, "--bootstrap-server", broker.bootstrap)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"kbroker: {text}")
@@ -122,10 +123,13 @@ def test_what_librdkafka_refuses_is_one_line(broker: BrokerProcess, words: str, 
     [
         ("produce t -X transactional.id=x", "transactional.id: the records of a measurement are in no transaction"),
         ("consume t -X group.id=", "group.id: expected the name of a group, got an empty one"),
+        ("consume t --group ' '", "Invalid value for --group: expected the name of a group, got ' '"),
+        ("consume ''", "Invalid value for TOPIC: the empty string is not allowed"),
+        ("consume \udcff", r"Invalid value for TOPIC: '\udcff' contains one or more characters other than ASCII"),
         ("consume t -X enable.partition.eof=true", "enable.partition.eof: the end of a partition is not counted"),
     ],
 )
 def test_properties_with_which_nothing_can_be_measured(words: str, text: str) -> None:
-    result = run(None, "perf", *words.split(), "--client", LIBRDKAFKA, "--bootstrap-server", "127.0.0.1:1")
+    result = run(None, "perf", *shlex.split(words), "--client", LIBRDKAFKA, "--bootstrap-server", "127.0.0.1:1")
     assert result.exit_code == 2
     assert text in result.stderr

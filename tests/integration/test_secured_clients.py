@@ -102,6 +102,12 @@ def test_no_login_at_a_listener_that_requires_one(secured: SecuredBroker) -> Non
                 BrokerConnectionError, match=r"closed the connection \(does this listener require SASL\?\)"
             ):
                 cluster.fetch_metadata([])
+    half = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "secret"}  # without security.protocol
+    with (
+        ClientSecurity(half).open_cluster(secured.address("SASL"), retry_timeout_s=0) as cluster,
+        pytest.raises(BrokerConnectionError, match=r"does this listener require SASL\?"),
+    ):
+        cluster.fetch_metadata([])
     with Cluster(secured.address("PLAINTEXT")) as cluster:
         cluster.fetch_metadata([])
         assert cluster.connection_to(None).closed_hint == ""

@@ -303,14 +303,18 @@ def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: p
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],
 )
 def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Plaintext on a TLS listener closes the connection; the log names the client, and the failure is counted."""
+    """Plaintext on a TLS listener closes the connection; the log names client and cause, and the failure is counted."""
     before = secured.counters()["authentications_failed"]
     with caplog.at_level(logging.INFO):
         connection = secured.connect("TLS")
         host, port = connection.socket.getsockname()
         connection.send_raw(data + bytes(1 << 16))
         assert is_closed(connection)
-        wait_for("the line", lambda: f"failed authentication with {host}:{port} (SSL handshake failed" in caplog.text)
+        start = f"failed authentication with {host}:{port} (SSL handshake failed"
+        wait_for("the line", lambda: start in caplog.text)
+    (line,) = [line for line in caplog.messages if line.startswith(start)]
+    is_plain = not data.startswith(b"\x16")
+    assert ("the bytes are not TLS: is security.protocol=PLAINTEXT used" in line) == is_plain, line
     wait_for("the count", lambda: secured.counters()["authentications_failed"] == before + 1)
 
 

@@ -42,6 +42,7 @@ from kbroker.client import perf_clients
 from kbroker.client.perf_clients import LIBRDKAFKA, OWN
 from kbroker.client.producer import CODECS, Producer
 from kbroker.common.errors import Errors, ignoring
+from kbroker.common.topic_names import invalid_name_reason
 
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
@@ -104,6 +105,9 @@ def perf_options(default_records: int) -> Callable[[Callable[..., None]], Any]:
         @functools.wraps(command)
         def call(client_name: str | None, client_words: tuple[str, ...], **given: Any) -> None:
             shared = {name: given.pop(name) for name in ("topic", "bootstrap_server", "num_records", "as_json")}
+            reason = invalid_name_reason(shared["topic"])
+            if reason is not None:  # with such a name confluent-kafka may end the process
+                raise click.BadParameter(reason, param_hint="TOPIC")
             client, extra = _chosen(client_name, client_words)
             command(_Run(client=client, extra=extra, **shared), **given)
 
@@ -197,6 +201,8 @@ def consume(
 
     Prints the lines of kafka-consumer-perf-test.
     """
+    if perf_clients.is_empty_group(group):
+        raise click.BadParameter(f"expected the name of a group, got {group!r}", param_hint="--group")
     clock = wall_clock()
     if not run.as_json and not hide_header:
         click.echo(f"{'time, threadId' if show_detailed_stats else 'start.time, end.time'}, {FIELDS}")

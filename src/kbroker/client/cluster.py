@@ -18,6 +18,7 @@ from uuid import UUID
 import kbroker
 from kbroker.client.connection import (
     API_VERSIONS,
+    WITHOUT_LOGIN,
     Address,
     Body,
     BrokerConnectionError,
@@ -207,7 +208,7 @@ class Cluster(Closing):
             if self._authenticate is not None:
                 self._authenticate(connection)
             else:
-                connection.closed_hint = " (does this listener require SASL?)"
+                connection.closed_hint = WITHOUT_LOGIN
         except BaseException:
             connection.close()
             raise

@@ -23,6 +23,7 @@ API_VERSIONS = 18
 TLS_ALERT = 0x1503  # first two bytes of a TLS record: an alert, and the major version 3
 UNKNOWN_AUTHORITIES = (18, 19, 20, 21)  # OpenSSL's codes for a certificate that no trusted authority issued
 WITH_TLS = "expected a listener without TLS, got one with TLS: change security.protocol or the port"
+WITHOUT_LOGIN = " (does this listener require SASL?)"  # closed_hint of a connection without a login
 
 Address = tuple[str, int]
 Body = dict[str, Any]

@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.client.cluster import Cluster, check
-from kbroker.client.connection import Address, BrokerConnectionError, Connection, format_address, open_plaintext
+from kbroker.client.connection import (
+    WITHOUT_LOGIN,
+    Address,
+    BrokerConnectionError,
+    Connection,
+    format_address,
+    open_plaintext,
+)
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file, reason_of
+from kbroker.common.security.tls_peers import sent_other_bytes
 from kbroker.common.similar_names import misspelled_name
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -134,14 +142,16 @@ class ClientSecurity:
 
     def authenticate(self, connection: Connection) -> None:
         """Log in, if the protocol requires it."""
-        if self.sasl is not None:
+        if self.sasl is None:
+            connection.closed_hint = WITHOUT_LOGIN
+        else:
             self.sasl.authenticate(connection)
 
 
 def _is_without_tls(error: BaseException) -> bool:
     """Return whether a handshake failed as with a peer without TLS: it closes the connection, or sends other bytes."""
     if isinstance(error, ssl.SSLError):
-        return isinstance(error, ssl.SSLEOFError) or error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+        return isinstance(error, ssl.SSLEOFError) or sent_other_bytes(error)
     return isinstance(error, ConnectionResetError)
 
 

@@ -16,6 +16,7 @@ from kbroker.common.loggers import get_logger, log_from_info
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file, reason_of
+from kbroker.common.security.tls_peers import sent_other_bytes
 from kbroker.handlers.api_table import KafkaApis
 from kbroker.listeners import sasl_authenticator
 from kbroker.listeners.sasl_authenticator import SaslListener, error_body
@@ -32,6 +33,7 @@ logger = get_logger(__name__)
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 # for TLS 1.2: forward secrecy and authenticated encryption, since CBC with a MAC leaks by its timing (Lucky 13)
 _DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:!aNULL"
+_WITHOUT_TLS = "; the bytes are not TLS: is security.protocol=PLAINTEXT used with a listener with TLS?"
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -152,7 +154,8 @@ def _tls(
         if was_ready:
             broken.debug("closing the connection of %s:%d: %s", host, port, error)
             return
-        log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
+        hint = _WITHOUT_TLS if sent_other_bytes(error) else ""
+        log.info("failed authentication with %s:%d (SSL handshake failed: %s)%s", host, port, error, hint)
 
     def on_refusal(error: BaseException) -> None:
         message = "listener %s: connections are closed, TLS cannot begin: %s"

@@ -18,6 +18,7 @@ from kbroker.common.configs.config_def import (
     key,
     one_of,
 )
+from kbroker.common.configs.config_quorum import check_inter_broker_listener
 from kbroker.common.listeners import parse_http_address, parse_loopback
 from kbroker.common.topic_names import invalid_name_reason
 from kbroker.common.units import counted
@@ -339,6 +340,9 @@ def _check_address(config: BrokerConfig, name: str, parse: Callable[[str], objec
 
 
 def check_listeners(config: BrokerConfig) -> None:
-    """Check the addresses of the listeners; parsing them is the check. Raises: ConfigError."""
-    config.listeners  # noqa: B018
+    """Check the addresses of the listeners, and that the protected one exists. Raises: ConfigError."""
+    config.listeners  # noqa: B018  # parsing them is the check
     config.advertised_listeners  # noqa: B018
+    name = config.text("inter.broker.listener.name").upper()
+    if name:
+        check_inter_broker_listener(config, name)

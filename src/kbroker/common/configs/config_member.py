@@ -16,12 +16,12 @@ from kbroker.common.configs.config_quorum import (
     ROLES,
     VOTERS,
     Address,
-    broker_advertised_listeners,
-    broker_listeners,
+    check_inter_broker_listener,
     controller_listeners,
     parse_address,
     parse_voters,
     protocol_words,
+    refused,
 )
 from kbroker.common.loggers import get_logger
 
@@ -100,13 +100,8 @@ def check_member(config: BrokerConfig) -> None:
     if str(config.unknown.get("controller.quorum.auto.join.enable", "")).strip().lower() == "true":
         text = f"is only supported when {ROLES} contains the 'controller' role."
         raise refused(f"controller.quorum.auto.join.enable {text}")
-    names = [one.name for one in broker_advertised_listeners(config) or broker_listeners(config)]
-    inter_broker = config.text("inter.broker.listener.name").upper() or config.text("security.inter.broker.protocol")
-    if inter_broker not in names:
-        raise refused(
-            "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options "
-            f"based on currently configured listeners are {','.join(names)}"
-        )
+    if not config.text("inter.broker.listener.name"):
+        check_inter_broker_listener(config, config.text("security.inter.broker.protocol"))
     if config.integer(HEARTBEAT) * 2 > config.integer(SESSION):
         logger.error(
             "%s (%d ms) must be less than or equal to half of the %s (%d ms)",
@@ -135,11 +130,6 @@ def check_broker_only(config: BrokerConfig, voters: Collection[int]) -> None:
             f"{LISTENER_NAMES} must not contain a value appearing in the 'listeners' configuration when running "
             "KRaft with just the broker role"
         )
-
-
-def refused(text: str) -> ConfigError:
-    """Return an error with Kafka's text about several keys."""
-    return ConfigError("", "", text)
 
 
 def scala_set(ids: Collection[int]) -> str:

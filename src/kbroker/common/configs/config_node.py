@@ -14,7 +14,6 @@ from kbroker.common.configs.config_member import (
     check_broker_only,
     check_controllers,
     quorum_addresses,
-    refused,
     scala_set,
 )
 from kbroker.common.configs.config_quorum import (
@@ -25,6 +24,7 @@ from kbroker.common.configs.config_quorum import (
     VOTERS,
     broker_listeners,
     controller_listeners,
+    refused,
 )
 
 

@@ -163,6 +163,21 @@ def check_quorum(config: BrokerConfig) -> None:
         raise ConfigError(VOTERS, ",".join(config.words(VOTERS)), reason, f"{config.node_id}@host:port, or unset")
 
 
+def check_inter_broker_listener(config: BrokerConfig, name: str) -> None:
+    """Check that the name of the inter-broker listener is that of a listener. Raises: ConfigError."""
+    names = [one.name for one in broker_advertised_listeners(config) or broker_listeners(config)]
+    if name not in names:
+        raise refused(
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options "
+            f"based on currently configured listeners are {','.join(names)}"
+        )
+
+
+def refused(text: str) -> ConfigError:
+    """Return an error with Kafka's text about several keys."""
+    return ConfigError("", "", text)
+
+
 def _controller_names(config: BrokerConfig) -> list[str]:
     return [name.upper() for name in config.words(LISTENER_NAMES)]
 

@@ -120,6 +120,7 @@ def test_listeners_of_the_controller_need_no_protocol_without_tls() -> None:
         ({"controller_quorum_voters": "1"}, "Each entry should be in the form `{id}@{host}:{port}`."),
         ({"controller_quorum_voters": "x@a:1"}, "Failed to parse voter ID as an integer from x"),
         ({"controller_quorum_voters": "1@a"}, "Failed to parse host name from entry 1@a"),
+        ({"inter_broker_listener_name": "OTHER"}, "must be a listener name defined in advertised.listeners. The valid"),
         ({"controller_listener_names": "CONTROLLER,PLAINTEXT"}, "Perhaps all listeners appear in controller.listener"),
     ],
 )
