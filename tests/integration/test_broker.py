@@ -18,8 +18,9 @@ from kbroker.common.open_files import raise_open_files_limit
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import wire
 from tests.support.client import Body, Client, fetch_body, new_topics, produce_body, row_of
-from tests.support.compaction import NOW_MS, keyed
+from tests.support.compaction import keyed
 from tests.support.descriptors import descriptors
+from tests.support.log_files import NOW_MS
 from tests.support.wire import Closed
 
 FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,12 @@ def test_a_reader_keeps_its_segments_during_a_restart(tmp_path: Path, quorum: Fa
     in_segments(tmp_path, quorum)
     with RaftFollower(tmp_path, quorum) as follower:
         log = follower.log
-        for change in (
+        changes: list[Callable[[], None]] = [
             lambda: log._remove_below(log._segments[0].end_offset, 0),
             lambda: log.truncate(log._segments[-1].base_offset),
             lambda: log._restart(0),
-        ):
+        ]
+        for change in changes:
             read = log._segments
             before = list(read)
             change()
