@@ -13,6 +13,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.topic_names import TopicPartition
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.handlers.api_table import KafkaApis
+from kbroker.log.deletion_note import DeletionNotes
 from kbroker.log.log_dirs import LogDirView
 from kbroker.log.log_types import OffsetAndTimestamp
 from kbroker.log.unhosted_logs import Logs
@@ -82,7 +83,7 @@ class FakeLogs:
         self.moves: list[tuple[str, int, str]] = []
         self.tasks: Any = self
         self.syncs = 0
-        self.noted: set[uuid.UUID] = set()
+        self.deletions = DeletionNotes((), lambda *_: None)
         self.directory_ids = [DIRECTORY_ID]
 
     def start(self, topics: Any) -> None:
@@ -109,15 +110,14 @@ class FakeLogs:
             made.append(self.open[topic, partition])
         return made
 
+    @property
+    def noted(self) -> set[uuid.UUID]:
+        """Topics whose deletion has begun."""
+        return set(+self.deletions._planned)
+
     def check_config(self, config: Any) -> None:
         if self.refuse is not None and (reason := self.refuse(config)):
             raise ValueError(reason)
-
-    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        self.noted.update(topic_ids)
-
-    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        self.noted.difference_update(topic_ids)
 
     def sync_folders(self) -> None:
         self.syncs += 1
@@ -141,7 +141,7 @@ class FakeLogs:
     def delete_topics(
         self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool = True
     ) -> None:
-        self.withdraw_deletions(topic_ids)
+        self.deletions.finish(topic_ids)
         for topic, partitions in topics.items():
             for partition in partitions:
                 self.open.pop((topic, partition), None)

@@ -305,11 +305,15 @@ class GroupCoordinator:
                 return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
             return self._membership.leave(group, leaving)
 
-    def topic_deleted(self, name: str) -> None:
-        """Remove a deleted topic from all groups; if it is ``__consumer_offsets``, drop all groups."""
+    def topic_deleted(self, name: str) -> bool:
+        """Remove a deleted topic from all groups; if it is ``__consumer_offsets``, drop all groups.
+
+        Returns: False if some offsets could not be deleted; `offsets.delete_topics` deletes them later.
+        """
         if name == OFFSETS_TOPIC:
             self.runtime.topic_deleted()
-            return
+            return True
+        is_done = True
         for group_id in self._groups.ids():
             try:
                 with self._groups.locked(group_id) as group:
@@ -317,7 +321,11 @@ class GroupCoordinator:
                         self.share_groups.topics_deleted(group)
                 self.offsets.delete_topic(group_id, name)
             except KafkaError as error:
-                logger.warning("group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error)
+                is_done = False
+                logger.warning(
+                    "group %s: the offsets of the deleted topic %s will be deleted later: %s", group_id, name, error
+                )
+        return is_done
 
     # ------------------------------------------------------------ administration
 

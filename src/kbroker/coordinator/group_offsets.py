@@ -6,7 +6,7 @@ Source: ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from uuid import UUID
 
 from kbroker.common.topic_names import TopicPartition
@@ -50,11 +50,11 @@ class GroupOffsets:
             found.update(dict.fromkeys(offsets))
         return list(found)
 
-    def of_topic(self, topic_id: UUID | None) -> set[TopicPartition]:
-        """Return the topic-partitions with a committed or a pending offset that names this topic's id."""
-        found = {place for place, value in self.committed.items() if value.topic_id == topic_id}
+    def of_topics(self, topic_ids: Set[UUID | None]) -> set[TopicPartition]:
+        """Return the topic-partitions with a committed or a pending offset that names one of these topics' ids."""
+        found = {place for place, value in self.committed.items() if value.topic_id in topic_ids}
         for offsets in self._pending.values():
-            found.update(place for place, (_, value) in offsets.items() if value.topic_id == topic_id)
+            found.update(place for place, (_, value) in offsets.items() if value.topic_id in topic_ids)
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], record_offset: int) -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_resource import ConfigResourceType
+from kbroker.common.loggers import get_logger
 from kbroker.common.threads import have_ended, new_thread
 from kbroker.common.topic_names import OFFSETS_TOPIC
+from kbroker.common.units import counted
 from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.internal_topic import InternalTopic
@@ -23,6 +25,10 @@ from kbroker.metrics.registry import Metrics
 
 if TYPE_CHECKING:
     from kbroker.coordinator.share_groups import CoordinatorOf
+
+logger = get_logger(__name__)
+
+DELETION_RETRY_MS = 30_000
 
 
 class GroupService:
@@ -51,6 +57,7 @@ class GroupService:
             share_coordinator_of,
         )
         self._topics = topics
+        self._controller = controller
         self._scheduler = scheduler
         self._check_ms = config.integer("offsets.retention.check.interval.ms")
         node_id = config.node_id
@@ -72,9 +79,18 @@ class GroupService:
             self._scheduler.schedule(
                 "offset-expiration", self.coordinator.offsets.expire, delay_ms=self._check_ms, period_ms=self._check_ms
             )
+            self._scheduler.schedule("offsets-of-deleted-topics", self._delete_offsets, period_ms=DELETION_RETRY_MS)
         except BaseException:  # no thread may remain: another service will write to the same log
             self.close(0)
             raise
+
+    def _delete_offsets(self) -> None:
+        """Delete the offsets of deleted topics that a full disk or a crash has left."""
+        deletions = self._topics.deletions
+        topic_ids = deletions.remembered().difference(self._controller.image.topics_by_id)
+        if topic_ids and self.coordinator.offsets.delete_topics(topic_ids):
+            deletions.forget(topic_ids)
+            logger.info("no offset of %s is left", counted(len(topic_ids), "deleted topic"))
 
     def close(self, timeout_s: float) -> None:
         """Complete delayed requests, and end the reapers; expiry has no effect afterwards. Idempotent."""

@@ -7,7 +7,7 @@ Source: ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -258,9 +258,21 @@ class OffsetMetadataManager:
         present_id = None if present is None else present.topic_id
         with self._groups.locked(group_id) as group:
             if group is not None:
-                kept = {place for place in group.offsets.of_topic(present_id) if place[0] == name}
+                kept = {place for place in group.offsets.of_topics({present_id}) if place[0] == name}
                 gone = [place for place in group.offsets.places if place[0] == name and place not in kept]
                 self._forget(group, gone)
+
+    def delete_topics(self, topic_ids: Set[UUID]) -> bool:
+        """Delete the offsets that name the ids of deleted topics; return False if some could not be deleted."""
+        is_done = True
+        for group_id in self._groups.ids():
+            try:
+                with self._groups.locked(group_id) as group:
+                    if group is not None:
+                        self._forget(group, group.offsets.of_topics(topic_ids))
+            except KafkaError:  # logged when the topic was deleted
+                is_done = False
+        return is_done
 
     def _forget(self, group: Group, places: Iterable[TopicPartition]) -> tuple[int, Written]:
         """Delete the offsets that exist; return their number and the latest tombstones, maybe not on disk yet."""

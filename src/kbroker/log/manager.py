@@ -24,6 +24,7 @@ from kbroker.log import checkpoints
 from kbroker.log._partition import check_config
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
+from kbroker.log.deletion_note import DeletionNotes
 from kbroker.log.failed_io import repair_command
 from kbroker.log.folder_scan import FolderScan, StartReport, TopicLogs, topic_of
 from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
@@ -72,10 +73,7 @@ class LogManager:
         self.broker_epoch = -1  # epoch of this start, for the clean-shutdown mark
         #: Returns the leader epoch of a partition, which its new batches get.
         self.leader_epoch_of: Callable[[str, int], int] = lambda topic, partition: 0
-        self._note_lock = threading.Lock()  # held while the note of deletions changes, and is written
-        self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
         self._unforgotten: set[TopicPartition] = set()  # deleted partitions that checkpoints may still have
-        self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Called before each partition is opened, on any thread of the start; True ends the start.
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._paths = [Path(os.path.abspath(path)) for path in log_dirs]
@@ -93,6 +91,7 @@ class LogManager:
         self.scheduler = Scheduler(clock, "log-scheduler")
         self._creation_lock = threading.Lock()  # one partition is created, or its unopened folder renamed, at a time
         self._hosted = PartitionRegistry()
+        self.deletions = DeletionNotes(self._dirs, self._hosted.note_failure)
         self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
         known = {
             key: offset
@@ -124,7 +123,7 @@ class LogManager:
         scan = FolderScan(self._dirs, topics, report)
         scan.run()
         self._homes = scan.homes
-        self._begin_note()
+        self.deletions.begin({topic.topic_id for topic in topics})
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
         for failures in self._load_all(todo, scan):
             report.failures.update(failures)
@@ -236,17 +235,6 @@ class LogManager:
                 self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 if len(self._dirs) == 1:
                     raise
-
-    def _begin_note(self) -> None:
-        """Write an empty deletion note, so that the file exists and deleting works on a full disk."""
-        for log_dir in self._dirs:
-            try:
-                log_dir.deletion_note.prepare()
-                if log_dir.deletion_note.read():
-                    log_dir.sync()  # make earlier removals durable first
-                    log_dir.deletion_note.write(())
-            except OSError as error:
-                log_dir.note_failure("noting that no topic is being deleted", error)
 
     def _load_all(
         self, todo: Sequence[tuple[TopicPartition, TopicLogs]], scan: FolderScan
@@ -420,28 +408,6 @@ class LogManager:
                 self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
-    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Note the topics that the metadata is about to delete: the next start removes the folders that a crash leaves.
-
-        If a note cannot be written, this is logged and the deletion continues.
-        """
-        self._write_note(added=topic_ids)
-
-    def withdraw_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Remove topics that the metadata could not delete from the note."""
-        self._write_note(removed=topic_ids)
-
-    def _write_note(
-        self, added: Iterable[uuid.UUID] = (), removed: Iterable[uuid.UUID] = (), is_synced: bool = True
-    ) -> None:
-        with self._note_lock:  # a deletion is planned while the logs of another are removed
-            self._noted = self._noted.difference(removed).union(added)
-            for log_dir in self._dirs:
-                try:
-                    log_dir.deletion_note.write(self._undeleted | self._noted, is_synced=is_synced)
-                except OSError as error:
-                    self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
-
     def delete_topics(
         self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID] = (), is_last: bool = True
     ) -> None:
@@ -466,9 +432,7 @@ class LogManager:
             forgotten, self._unforgotten = self._unforgotten, set()
             self.tasks.forget_deleted(forgotten)
             self.sync_folders()
-        deleted = self._noted.intersection(topic_ids)
-        if deleted:  # no sync: an extra id matters only if its folder is put back
-            self._write_note(removed=deleted, is_synced=False)
+        self.deletions.finish(topic_ids)
         if failure is not None:
             raise failure
 
@@ -488,7 +452,7 @@ class LogManager:
             try:
                 renamed = hosted.log_dir.rename_for_delete(*key)
             except OSError as e:
-                self._undeleted.add(uuid.UUID(bytes=hosted.log.topic_id))
+                self.deletions.keep(uuid.UUID(bytes=hosted.log.topic_id))
                 hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
             delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # an empty log has no readers
@@ -498,11 +462,11 @@ class LogManager:
         """Rename the folder of an offline partition, if its topic is being deleted."""
         for log_dir in self._dirs:
             topic_id = topic_of(log_dir.partition_path(*key))
-            if topic_id is not None and topic_id in self._noted:
+            if topic_id is not None and topic_id in self.deletions:
                 try:
                     self.tasks.remove_later(log_dir, log_dir.rename_for_delete(*key), 0)
                 except OSError as e:
-                    self._undeleted.add(topic_id)
+                    self.deletions.keep(topic_id)
                     log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
 
     def partition(self, topic: str, partition: int) -> PartitionLog | None:

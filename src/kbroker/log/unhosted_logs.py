@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log._partition import check_config
+from kbroker.log.deletion_note import DeletionNotes
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.log_dirs import LogDirView
 from kbroker.log.log_tasks import LogTasks
@@ -27,6 +28,8 @@ class UnhostedLogs:
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
+        #: Without folders: the controllers delete topics.
+        self.deletions = DeletionNotes((), lambda *_: None)
 
     def start(self, topics: Iterable[TopicLogs]) -> None:
         """Open no log; start the scheduler."""
@@ -51,11 +54,6 @@ class UnhostedLogs:
     ) -> list[None]:
         """Return None for each partition."""
         return [None for _ in partitions]
-
-    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Do nothing: the controllers delete topics."""
-
-    withdraw_deletions = note_deletions
 
     def delete_topics(
         self, topics: Mapping[str, Iterable[int]], topic_ids: Iterable[uuid.UUID], is_last: bool = True

@@ -85,7 +85,8 @@ class TopicRegistry:
         self._publish = publish
         self._failures = RepeatedFailures(clock)  # of requests that any client may repeat
         self.lock = FairLock()
-        self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
+        self.deletions = logs.deletions  # has the deleted topics of which a part is left
+        self.on_deleted: list[Callable[[str], bool | None]] = []  # called with the name of each; False: a part is left
         #: Called with the topic's id and the number of each partition whose leader epoch has risen.
         self.on_elected: list[Callable[[uuid.UUID, int], None]] = []
         # by topic: the configs with which partitions could not be opened
@@ -128,7 +129,7 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
-    def forget(self, *hooks: Callable[..., None]) -> None:
+    def forget(self, *hooks: Callable[..., object]) -> None:
         """Remove hooks from ``on_deleted`` and ``on_elected``. No effect on unknown ones."""
         self.on_deleted = [one for one in self.on_deleted if one not in hooks]
         self.on_elected = [one for one in self.on_elected if one not in hooks]
@@ -267,8 +268,8 @@ class TopicRegistry:
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Delete a topic and its logs; return its id.
 
-        Args: ``charge`` is called with its number of partitions first.
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and the errors of ``charge``.
+        Args: ``charge`` is called with its number of partitions first. Raises: its errors; KafkaError
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         (deleted,) = self.delete_all([name], charge)
         if isinstance(deleted, KafkaError):
@@ -276,11 +277,7 @@ class TopicRegistry:
         return deleted
 
     def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
-        """Delete topics independently of each other; one write deletes many, and takes as long as for one topic.
-
-        Other changes happen in between; deleted topics stay deleted if others fail.
-        Returns: for each name the topic's id, or the error as raised by ``delete``.
-        """
+        """Delete topics independently of each other, many with one write; return the id of each, or its error."""
         results: list[uuid.UUID | KafkaError] = []
         for start in range(0, len(names), DELETED_AT_ONCE):
             results += self._delete_some(names[start : start + DELETED_AT_ONCE], charge)
@@ -289,12 +286,15 @@ class TopicRegistry:
     def _delete_some(self, names: Sequence[str], charge: Charge) -> list[uuid.UUID | KafkaError]:
         results: list[uuid.UUID | KafkaError] = []
         deleted: dict[str, uuid.UUID] = {}
+        # before the controller's lock is taken, as it waits for disks; a start after a crash removes their folders
+        noted = {name: topic.topic_id for name in names if (topic := self._controller.image.topics.get(name))}
+        self.deletions.add(noted.values())
 
         def plan(image: MetadataImage) -> list[MetadataRecord]:
             for name in names:
                 try:
                     topic = image.topics.get(name)
-                    if topic is None or name in deleted:
+                    if topic is None or name in deleted or topic.topic_id != noted.get(name):  # or made meanwhile
                         raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
                     charge(len(topic.partitions))
                 except KafkaError as refusal:
@@ -303,20 +303,18 @@ class TopicRegistry:
                     deleted[name] = topic.topic_id
                     results.append(topic.topic_id)
             self._removal.expect(sum(len(image.topics[name].partitions) for name in deleted), deleted.values())
-            if deleted:  # after a crash, a start uses this note to remove the folders that were not renamed
-                self._logs.note_deletions(deleted.values())
             return [removal_record(topic_id) for topic_id in deleted.values()]
 
         try:
             try:
                 self._controller.change(plan, frees_space=True)
             except KafkaError as error:
-                with self.lock:
-                    self._logs.withdraw_deletions(deleted.values())
+                self.deletions.withdraw(noted.values())
                 return [one if isinstance(one, KafkaError) else error for one in results]
-            for name in deleted:  # before their logs are removed, which takes seconds: coordinators must not wait
-                for hook in self.on_deleted:
-                    hook(name)
+            self.deletions.withdraw(noted[name] for name in noted.keys() - deleted)
+            # before their logs are removed, which takes seconds: coordinators must not wait
+            done = [one for name, one in deleted.items() if False not in [hook(name) for hook in self.on_deleted]]
+            self.deletions.forget(done)
         finally:
             self._removal.finish(deleted.values())
         return results

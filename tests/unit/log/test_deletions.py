@@ -141,7 +141,7 @@ def test_a_topic_that_could_not_be_deleted_is_not_noted(broker: Broker, monkeypa
 
 
 def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The note has both topics until their folders are renamed."""
+    """The note has both topics while folders or committed offsets of each may be left."""
     noted: list[int] = []
     delete = broker.logs.delete_topics
 
@@ -151,7 +151,7 @@ def test_deletions_that_are_stored_together(broker: Broker, monkeypatch: pytest.
 
     monkeypatch.setattr(broker.logs, "delete_topics", look)
     together(broker.controller, lambda: broker.topics.delete("doomed"), lambda: broker.topics.delete("kept"))
-    assert noted == [2, 1]
+    assert noted == [2, 2]
     assert DeletionNote(broker.folder).read() == frozenset()
 
 
@@ -267,16 +267,55 @@ def test_a_deletion_is_noted_while_the_note_of_another_is_removed(
 ) -> None:
     """The later note stays, whichever is written first: the folders of its topic are removed after a kill."""
     first, second = uuid.uuid4(), uuid.uuid4()
-    broker.logs.note_deletions([first])
-    write, threads = DeletionNote.write, [threading.Thread(target=broker.logs.note_deletions, args=([second],))]
+    broker.logs.deletions.add([first])
+    write, threads = DeletionNote.write, [threading.Thread(target=broker.logs.deletions.add, args=([second],))]
 
     def write_late(self: DeletionNote, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:
         if second not in ids and threads[0].ident is None:
             threads[0].start()
-            wait_until(lambda: broker.logs._note_lock.locked() or not threads[0].is_alive())
+            wait_until(lambda: broker.logs.deletions._writing.locked() or not threads[0].is_alive())
         write(self, ids, is_synced=is_synced)
 
     monkeypatch.setattr(DeletionNote, "write", write_late)
-    broker.logs.withdraw_deletions([first])
+    broker.logs.deletions.withdraw([first])
     threads[0].join(10)
     assert DeletionNote(broker.folder).read() == {second}
+
+
+def test_a_deletion_that_waits_for_a_disk_delays_no_other_change(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics are created while the note of a deletion is being written, which may hang."""
+    write, over, deleting = DeletionNote.write, threading.Event(), threading.Event()
+
+    def hang(self: DeletionNote, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:
+        deleting.set()
+        assert over.wait(30)
+        write(self, ids, is_synced=is_synced)
+
+    monkeypatch.setattr(DeletionNote, "write", hang)
+    deletion = threading.Thread(target=broker.topics.delete, args=("doomed",))
+    deletion.start()
+    try:
+        assert deleting.wait(30)
+        creation = threading.Thread(target=broker.topics.create, args=(NewTopic("new", 1),), daemon=True)
+        creation.start()
+        creation.join(10)
+        assert broker.topics.get("new") is not None
+    finally:
+        over.set()
+        deletion.join(30)
+    assert broker.topics.get("doomed") is None
+
+
+def test_two_deletions_of_one_topic(broker: Broker) -> None:
+    """The note keeps the topic while its folders or offsets are left, although the second deletion is refused."""
+    notes, topic_id = broker.logs.deletions, uuid.uuid4()
+    notes.add([topic_id])
+    notes.add([topic_id])
+    notes.withdraw([topic_id])
+    assert DeletionNote(broker.folder).read() == notes.remembered() == {topic_id}
+    notes.finish([topic_id])
+    assert DeletionNote(broker.folder).read() == {topic_id}
+    notes.forget([topic_id])
+    assert DeletionNote(broker.folder).read() == frozenset()

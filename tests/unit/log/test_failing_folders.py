@@ -218,7 +218,7 @@ def test_an_unopened_partition_that_cannot_be_deleted(
     (tmp_path / "orders-1" / f"{0:020}.log").mkdir()
     manager, report = brokers.start()
     assert set(report.failures) == {("orders", 1)}
-    manager.note_deletions([ID])
+    manager.deletions.add([ID])
     with monkeypatch.context() as patch:
         patch.setattr(LogDir, "rename_for_delete", raising(OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(KafkaError, match="No space left"):
@@ -229,6 +229,8 @@ def test_an_unopened_partition_that_cannot_be_deleted(
     manager.close()
     manager, report = brokers.start(())
     assert not list(tmp_path.glob("orders*"))
+    assert manager.deletions.remembered() == {ID}
+    manager.deletions.forget([ID])
     assert DeletionNote(tmp_path).read() == frozenset()
 
 
