@@ -102,6 +102,21 @@ class TransactionalProducer(Producer):
         self._identity = self._producer_id, self._producer_epoch = response["ProducerId"], response["ProducerEpoch"]
         self._sequences.clear()
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and the epoch of ``init_transactions``."""
+        return self._identity
+
+    def take_over(self, producer_id: int, producer_epoch: int) -> None:
+        """Continue the open transaction of another producer of this id, which has sent all its records and offsets.
+
+        Args: its ``identity``.
+        """
+        self._expect(State.NEW)
+        self._identity = producer_id, producer_epoch
+        self._has_offsets = True
+        self._state = State.IN_TRANSACTION
+
     def begin_transaction(self) -> None:
         """Begin a transaction; this sends no request."""
         self._expect(State.READY)

@@ -210,3 +210,25 @@ def test_a_record_outside_a_transaction_is_refused(broker: FakeBroker, cluster: 
     with pytest.raises(ValueError, match="expected a call of"):
         producer.send("t", b"v", partition=0)
     assert not producer._pending
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_another_producer_ends_the_transaction(coordinator: Coordinator, cluster: Cluster, committed: bool) -> None:
+    """A producer object that takes over an open transaction ends it with the id and epoch of the one that began it."""
+    first, second = (TransactionalProducer(cluster, "t") for _ in range(2))
+    first.init_transactions()
+    first.begin_transaction()
+    first.send("t", b"1", partition=0)
+    first.flush()
+    first.send_offsets("g", {("in", 3): (17, "note")})
+    assert first.identity == (9, 0)
+    second.take_over(*first.identity)
+    if committed:
+        second.commit_transaction()
+    else:
+        second.abort_transaction()
+    ((_, end),) = coordinator.broker.asked(END)
+    assert (end["TransactionalId"], end["ProducerId"], end["ProducerEpoch"]) == ("t", 9, 0)
+    assert end["Committed"] is committed
+    with pytest.raises(ValueError, match="expected a call of begin_transaction"):
+        second.take_over(9, 0)

@@ -21,7 +21,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.spark.datasource.cluster_cache import cluster_for
 from kbroker.spark.datasource.column_types import TYPES
 from kbroker.spark.datasource.error_messages import plainly
-from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, check_repeated, in_task
+from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, abort_batch, commit_batch, in_task
 from kbroker.spark.datasource.options import WriteOptions
 from kbroker.spark.errors import PipelineError
 
@@ -65,9 +65,15 @@ class KbrokerStreamWriter(DataSourceStreamArrowWriter):
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Check for rows that an earlier attempt at the batch wrote with other tasks."""
+        """Complete a batch that an earlier run of the query wrote in part."""
         if self.options.transactional_id is not None:
-            check_repeated(cluster_for(self.options.client), self.options, messages, batchId)
+            commit_batch(cluster_for(self.options.client), self.options, messages, batchId)
+
+    @plainly
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Abort the transactions of a batch that failed."""
+        if self.options.transactional_id is not None:
+            abort_batch(cluster_for(self.options.client), messages)
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
@@ -93,8 +99,7 @@ def write_task(batches: Iterator[Any], options: WriteOptions, run_id: str | None
     Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
     """
     if options.transactional_id is not None:
-        query_id, batch_id, task = in_task(run_id)
-        transaction = TaskTransaction(cluster_for(options.client), options, query_id, batch_id, task)
+        transaction = TaskTransaction(cluster_for(options.client), options, in_task(run_id))
         return transaction.write(batches, partial(send_batch, options))
     producer: Producer | None = None
     count = 0
