@@ -169,3 +169,24 @@ def test_a_gap_between_batches_of_a_compacted_partition_is_no_fault(tmp_path: Pa
     manager.close()
     (tmp_path / "orders-0" / f"{1:020}.log").unlink()
     assert verify(tmp_path) == verify(tmp_path, repair=True) == []
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_damaged_base_offset_is_cut(tmp_path: Path, is_compacted: bool) -> None:
+    """No checksum covers it: a batch whose offset cannot be in its segment is damage, and its offset is filled."""
+    manager, _ = start(tmp_path)
+    for _ in range(3):
+        append(manager, NOW_MS)
+    if is_compacted:
+        manager.cleaner._note(("orders", 0), 0)
+    manager.close()
+    (segment,) = (tmp_path / "orders-0").glob("*.log")
+    flip(segment, segment.stat().st_size // 3 * 2)
+    cut, filled = verify(tmp_path, repair=True)
+    assert cut.problem == f"offsets {(1 << 60) + 2} to {(1 << 60) + 2} are not in 2 to 2147483647"
+    assert (filled.problem, filled.repair) == ("offsets 2 to 2 are missing", "an empty batch fills the gap")
+    assert verify(tmp_path) == []
+    manager, report = start(tmp_path)
+    assert report.damaged == {}
+    assert append(manager, NOW_MS) == (0, 3)
+    manager.close()

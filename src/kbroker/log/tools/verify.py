@@ -250,13 +250,14 @@ def _verify_segment(path: Path, limit: int) -> tuple[list[Finding], int]:
     """Return the damage, and the offset after the last sound batch, which ends at or below ``limit``."""
     findings: list[Finding] = []
     next_offset, position = int(path.stem), 0
+    highest = min(limit, next_offset + gaps.MAX_DELTA)  # no checksum covers the base offset of a batch
     with closing(BatchFile(path)) as file:
         while position < file.size_bytes:
-            fault, batch = _judge(file, position, next_offset, limit)
+            fault, batch = _judge(file, position, next_offset, highest)
             if batch is not None:
                 next_offset, position = batch.last_offset + 1, position + batch.size_bytes
                 continue
-            good = file.next_valid(position + 1, next_offset, limit)
+            good = file.next_valid(position + 1, next_offset, highest)
             end = good.position if good is not None else file.size_bytes
             torn = good is None and limit == MAX_OFFSET
             findings.append(Finding(path, position, end - position, next_offset, fault, torn))
