@@ -283,6 +283,17 @@ def test_a_fetch_with_a_malformed_replica_state_closes_the_connection(
         assert one.is_closed_within(5)
 
 
+def test_a_fetch_without_a_rack_closes_the_connection(broker: VirtualBroker) -> None:
+    """RackId may be empty, but not null, as in Kafka."""
+    request = codec.encode_request_header(FETCH, 11, 1) + codec.encode_request(FETCH, 11, fetch_body("t"))
+    assert request.endswith(b"\0\0")
+    for length in (-1, -2):
+        with Connection(broker.bootstrap_servers) as one:
+            assert one.ask(request)
+            one.send(request.removesuffix(b"\0\0") + struct.pack(">h", length))
+            assert one.is_closed_within(5)
+
+
 def test_stop_completes_delayed_requests() -> None:
     """A stop of the broker completes delayed fetches with a response."""
     with VirtualBroker() as running:

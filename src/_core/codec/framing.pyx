@@ -336,7 +336,7 @@ cdef class Framer:
     cdef Framing framing
     cdef FrameReader reader
     cdef MemoryPool pool
-    cdef bint has_failed                # memory was exhausted within a frame
+    cdef int failure                    # result that ended the division for good: no memory, or an invalid frame
     cdef readonly int64_t bytes_read    # bytes taken so far
 
     def __cinit__(self, framing="length-prefix", max_size_bytes=None, delimiter=None, MemoryPool pool=None):
@@ -358,12 +358,13 @@ cdef class Framer:
         cdef int result = FEED_MORE
         cdef Request *frame
         cdef list frames = []
-        if self.has_failed:
-            result = FEED_NO_MEMORY
+        if self.failure != FEED_MORE:
+            result = self.failure
         elif data.shape[0]:
             result = frames_feed(&self.framing, self.pool.pool, &self.reader, <const char *>&data[0], data.shape[0],
                                  INT32_MAX, 0, &consumed)
-        self.has_failed = result == FEED_NO_MEMORY
+        if result == FEED_NO_MEMORY or result == FEED_INVALID:
+            self.failure = result
         self.bytes_read += consumed
         while True:
             frame = frames_take(&self.reader)

@@ -349,7 +349,7 @@ cdef bint parse_fetch(FetchState *state) noexcept nogil:
         return False
     if version >= 11:
         n = read_length(&r, flexible, False)
-        if n > 0:
+        if n != 0:                                  # null is malformed, as in Kafka
             state.rack = read_bytes(&r, n)
             state.rack_bytes = n
     if flexible:
