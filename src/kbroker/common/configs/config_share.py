@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.common.configs.config_broker import LEAST_SEGMENT_BYTES
 from kbroker.common.configs.config_def import ConfigError, ConfigKey, between, key
 from kbroker.common.configs.group_bounds import member_keys, with_bounds
 
@@ -42,7 +43,7 @@ SHARE_KEYS: tuple[ConfigKey, ...] = (
     key("share.coordinator.state.topic.min.isr", "short", 1,
         "min.insync.replicas of __share_group_state when it is created.", between(1), importance="high"),
     key("share.coordinator.state.topic.segment.bytes", "int", 104_857_600, "Segment size of __share_group_state.",
-        between(1), importance="high"),
+        between(LEAST_SEGMENT_BYTES), importance="high"),
     key("share.coordinator.snapshot.update.records.per.snapshot", "int", 500,
         "Number of update records of a share partition between two snapshot records.", between(0, 500)),
     key("share.coordinator.load.buffer.size", "int", 5 * 1024 * 1024,

@@ -133,7 +133,7 @@ def test_bad_value_names_key_value_and_what_is_allowed() -> None:
         BrokerConfig({"num.io.threads": "0"})
     assert caught.value.explain() == (
         "Invalid value 0 for configuration num.io.threads: Value must be at least 1 "
-        "(allowed: a 32-bit integer, 1 to 10000)"
+        "(allowed: a 32-bit integer, 1 to 1000)"
     )
 
 
@@ -288,6 +288,7 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"default.replication.factor": "3"}, "one broker"),
         ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # without its topic no group works
         ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
+        ({"share.coordinator.state.topic.segment.bytes": "1"}, "at least 1048576"),
         ({"group.coordinator.rebalance.protocols": "consumer"}, "Disabling the 'classic' protocol is not supported"),
         ({"group.coordinator.rebalance.protocols": "classic,Consumer"}, "one of: consumer, classic, share, streams"),
         ({"group.consumer.assignors": "sticky"}, "assignors: Expected uniform, range, or both, each once"),
