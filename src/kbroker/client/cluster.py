@@ -35,6 +35,7 @@ from kbroker.protocol import codec
 METADATA, BROKER_REGISTRATION = 3, 62  # the latter is served by controllers only
 FIRST_API_VERSIONS = 4  # first version that the Java 4.3 client tries; v5 only adds the cluster id
 UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
+LEAST_COORDINATOR_S = 5.0  # of one exchange, also where failures are not retried
 #: Body of every ApiVersions request: a broker counts a connection by its latest client information. Ignored before v3.
 CLIENT_SOFTWARE: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # error 35, at the offset of the error code in every version
@@ -180,7 +181,7 @@ class Cluster(Closing):
     @property
     def coordinator_timeout_s(self) -> float:
         """Seconds for one exchange with a coordinator, which a retry may find on another node."""
-        return min(self.request_timeout_s, self.retry_timeout_s)
+        return min(self.request_timeout_s, max(LEAST_COORDINATOR_S, self.retry_timeout_s))
 
     def close(self) -> None:
         """Close all connections."""
