@@ -1,5 +1,6 @@
 """Several log folders of a broker process: moves under load with kill -9, removed folders, Kafka's tools."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -16,7 +17,7 @@ from kbroker.log.checkpoints import read_meta_properties
 from kbroker.metadata.image.delta import MetadataDelta
 from kbroker.metadata.image.image import EMPTY_IMAGE
 from kbroker.metadata.records.batches import read_batches
-from kbroker.testing import EmbeddedBroker
+from kbroker.testing import EmbeddedBroker, VirtualBroker
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client, more_partitions
@@ -186,6 +187,39 @@ def test_a_folder_that_is_removed(start_broker: Callable[..., BrokerProcess], tm
     broker.start()
     assert wire.end_offset(broker.bootstrap, TOPIC, 1 - removed) == 2
     assert "Traceback" not in "".join(broker.output)
+
+
+@pytest.mark.parametrize("names", ["a", "a,b"])
+def test_the_folder_of_the_metadata_log_is_renamed(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, names: str
+) -> None:
+    """The broker ends with status 1 and a line that names the folder; under the new name no record is missing."""
+    folders = [tmp_path / name for name in names.split(",")]
+    broker = start_broker(
+        log__dirs=",".join(map(str, folders)), replica__high__watermark__checkpoint__interval__ms="100"
+    )
+    create_topic(broker.bootstrap, TOPIC, 1)
+    with Connection(broker.bootstrap) as connection:
+        assert wire.produced(connection.ask(wire.produce(TOPIC, 0, wire.batch([b"value"])))) == wire.Produced(0, 0)
+        folders[0].rename(tmp_path / "new")
+    wait_for("the end of the broker", lambda: not broker.is_alive())
+    assert broker.stop() == 1
+    assert f"kbroker: the log folder {folders[0]} no longer exists (" in broker.tail()
+    assert "Traceback" not in "".join(broker.output)
+    (tmp_path / "new").rename(folders[0])
+    broker.start()
+    assert wire.end_offset(broker.bootstrap, TOPIC, 0) == 1
+
+
+def test_a_program_outlives_its_embedded_broker(tmp_path: Path) -> None:
+    """An embedded broker whose folder is removed stops, and only the broker; ``failure`` has the reason."""
+    with VirtualBroker({"log.dirs": str(tmp_path / "data")}) as broker:
+        broker.create_topic(TOPIC, 1)
+        shutil.rmtree(tmp_path / "data")
+        with contextlib.suppress(RuntimeError):  # the broker stops while the time is advanced
+            broker.advance_ms(10_000)
+        wait_for("the end of the broker", lambda: not broker.is_running)
+        assert f"the log folder {tmp_path / 'data'} no longer exists" in broker.failure
 
 
 def test_a_folder_that_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

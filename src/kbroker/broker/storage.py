@@ -56,6 +56,9 @@ class BrokerStorage:
         except BaseException:
             self.logs.close()
             raise
+        if self.logs.opened is not None and not config.is_member:  # a member watches its folders itself
+            for log_dir in self.logs.opened.all:
+                log_dir.on_offline = self._check_folders
         self.controller = self.metadata.controller
         self.topics = TopicRegistry(config, self.controller, self.metadata.logs, self._publish, clock)
         self.elections = CoordinatorElections()
@@ -112,6 +115,21 @@ class BrokerStorage:
         for native_apis in self._native.values():
             native_apis.refuse_produce()
         self._on_failure(reason)
+
+    def _check_folders(self) -> None:
+        """Stop the broker if the folder of the metadata log, or every folder of log.dirs, was removed.
+
+        Changes would be acknowledged that are written to files without a name. On a disk that fails in another way,
+        reads continue, and a change that cannot be stored is refused.
+        """
+        assert self.logs.opened is not None
+        metadata, usable = self.logs.opened.metadata, self.logs.opened.usable
+        if metadata.is_removed or all(one.is_removed for one in usable):
+            removed = metadata if metadata.is_removed else usable[0]
+            self._fail(
+                f"the log folder {removed.path} no longer exists ({removed.failure}): restore it from a copy, or name "
+                "its new path in log.dirs, and start the broker again"
+            )
 
     def _publish(self, views: list[TopicView]) -> None:
         for native_apis in self._native.values():

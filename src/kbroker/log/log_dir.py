@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -155,6 +155,7 @@ class LogDir:
             self._lock.release()
             raise
         self.failure = ""
+        self.on_offline: Callable[[], object] = lambda: None  # called once, when the folder goes offline
         self.flusher = Flusher()
         #: Held while a checkpoint of the folder is written, so that older offsets never replace newer ones.
         self.checkpoints_lock = threading.Lock()
@@ -209,6 +210,11 @@ class LogDir:
         names = (path.name for path in partition_folders(self.path))
         return self.was_clean or all(name == f"{CLUSTER_METADATA_TOPIC}-0" for name in names)
 
+    @property
+    def is_removed(self) -> bool:
+        """Return whether the folder went offline because it no longer exists under its path."""
+        return self.is_offline and not os.path.lexists(self.path)
+
     @staticmethod
     def ends_with(error: OSError) -> bool:
         """Return whether an error takes the folder offline: a full disk, shortages and a limit of file sizes do not."""
@@ -223,6 +229,7 @@ class LogDir:
             if not self.failure:
                 self.failure = f"{what}: {error}"
                 logger.critical("log folder %s is offline: %s", self.path, self.failure)
+                self.on_offline()
             return True
         if error.errno in TRANSIENT:
             outcome = " and will be tried again"
