@@ -230,6 +230,22 @@ def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
             assert done.stdout.splitlines() == output, done.stderr
 
 
+def test_the_tour_of_the_readme(session: Session, tmp_path: Path) -> None:
+    """The commands of the tour print its lines, over a `kill -9`, but for the order of lines at the start."""
+    program("bash")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S) if "kill -9" in one]
+    address = f"127.0.0.1:{free_run(1)}"
+    session.environment |= {"KAFKA_LISTENERS": f"PLAINTEXT://{address}", "KBROKER_BOOTSTRAP": address}
+    commands = "\n".join(command for command, _ in steps(block))
+    printed = session.run(f"bash -mc {shlex.quote(commands + chr(10) + 'kill $!; wait')}", tmp_path)
+
+    def lines(said: list[str]) -> list[str]:
+        return sorted(re.sub(r"\d+ APIs", "x APIs", _form(line)) for line in said)
+
+    assert lines(printed) == lines([line for _, output in steps(block) for line in output])
+
+
 def _form(ready: str) -> str:
     """Return a ready line without ports, cluster id and folder."""
     return re.sub(r"(?<=:)\d+|(?<=cluster )\S+|(?<=data in )[^,]+", "x", ready)

@@ -106,6 +106,7 @@ def test_an_unknown_client(broker: Broker) -> None:
     ("args", "status", "text"),
     [
         (["--connection", "1-2-3"], 1, "no open connection has the id 1-2-3"),
+        (["--connection", "\udcff"], 1, "400: the parameters cannot be read"),
         (["--connection", "x", "--user", "a"], 2, "expected --connection alone"),
         (["--ip", "nowhere"], 1, "expected an IP address, got 'nowhere'"),
         (["--http", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1: "),

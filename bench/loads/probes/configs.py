@@ -55,5 +55,5 @@ def topic_configs(place: Place) -> None:
 
 PROBES = [
     Probe("APIs that ApiVersions names", api_count, 20),
-    Probe("topic config changed at run time takes effect", topic_configs),
+    Probe("topic config changed at run time takes effect", topic_configs, short=False),
 ]

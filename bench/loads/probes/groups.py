@@ -185,9 +185,9 @@ def streams_group(place: Place) -> None:
 
 
 PROBES = [
-    Probe("a group commits; the next member continues there", resume, 80),
+    Probe("a group commits; the next member continues there", resume, 80, short=False),
     Probe("two members share (cooperative), one leaves; each record once", two_members, 200),
-    Probe("a static member returns without a rebalance", static_member, 80),
+    Probe("a static member returns without a rebalance", static_member, 80, short=False),
     Probe("the group protocol of KIP-848", new_protocol, 40),
     Probe("share groups (KIP-932): two members, each record once", share_group, 60),
     Probe("streams groups (KIP-1071): Kafka Streams counts words", streams_group, 110),

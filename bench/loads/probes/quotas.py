@@ -171,8 +171,8 @@ def connection_rate(place: Place) -> None:
 
 PROBES = [
     Probe("producer quota: throttle time reported, rate near it", produce_rate, 60),
-    Probe("consumer quota: the same", fetch_rate, 60),
-    Probe("request-time quota throttles", request_time, 60),
-    Probe("mutation quota refuses with error 89", mutations, 60),
+    Probe("consumer quota: the same", fetch_rate, 60, short=False),
+    Probe("request-time quota throttles", request_time, 60, short=False),
+    Probe("mutation quota refuses with error 89", mutations, 60, short=False),
     Probe("connection-rate quota of an address", connection_rate, 60, short=False),
 ]

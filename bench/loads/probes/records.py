@@ -157,7 +157,7 @@ def compaction(place: Place) -> None:
 
 
 PROBES = [
-    Probe("confluent-kafka: each codec written and read back", codecs, 150),
+    Probe("confluent-kafka: each codec written and read back", codecs, 150, short=False),
     Probe("kafka-python: each codec written and read back", kafka_python, 200, short=False),
     Probe("kcat on librdkafka 2.0.2, each codec", kcat, 150, short=False),
     Probe("idempotent producer; a batch sent twice is kept once", idempotent),
@@ -166,6 +166,6 @@ PROBES = [
     Probe("more partitions for a topic", create_partitions, short=False),
 ]
 CLEANING = [
-    Probe("retention removes old records", retention, 80),
-    Probe("compaction keeps the last value of a key", compaction, 80),
+    Probe("retention removes old records", retention, 80, short=False),
+    Probe("compaction keeps the last value of a key", compaction, 80, short=False),
 ]

@@ -117,6 +117,6 @@ def refused_with(place: Place, topic: str) -> KafkaError | None:
 
 PROBES = [
     Probe("TLS", tls, 200),
-    Probe("SASL/SCRAM: users added at run time, wrong password refused", scram, 200),
+    Probe("SASL/SCRAM: users added at run time, wrong password refused", scram, 200, short=False),
     Probe("ACLs: allowed here, refused there", acls, 200),
 ]

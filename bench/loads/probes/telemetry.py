@@ -31,4 +31,4 @@ def pushed_metrics(place: Place) -> None:
         expect(codes == [0, Errors.THROTTLING_QUOTA_EXCEEDED], f"error codes {codes}")
 
 
-PROBES = [Probe("client telemetry (KIP-714): metrics that clients push", pushed_metrics, 40)]
+PROBES = [Probe("client telemetry (KIP-714): metrics that clients push", pushed_metrics, 40, short=False)]

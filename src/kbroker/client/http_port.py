@@ -71,7 +71,7 @@ class HttpPort:
 
         Raises: HttpPortError; NoSuchPathError if the broker does not have the path.
         """
-        target = self._path + path + (f"?{urlencode(query)}" if query else "")
+        target = self._path + path + (f"?{urlencode(query, errors='surrogateescape')}" if query else "")
         headers = {"Accept": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"

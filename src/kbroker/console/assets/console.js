@@ -9,7 +9,7 @@
   const PATIENCE_MS = 8000, RETRY_MS = 2000;
   let again = 2000, timer = 0, lostAt = null, isPaused = false, isAsking = false;
 
-  const clock = (moment) => moment.toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit"});
+  const clock = (moment) => `${moment.toISOString().slice(11, 19)} UTC`;
 
   function say(text, isGood) {
     banner.textContent = text;
