@@ -99,12 +99,13 @@ def _entries(ctx: ApiContext, kind: int, name: str, wanted: Set[str] | None) -> 
     if kind == ConfigResourceType.BROKER:
         if not name:
             return default_broker_entries(ctx.image.configs.get((ConfigResourceType.BROKER, ""), {}))
-        check_broker_id(name, ctx.node_id, "Broker", " or empty string,")
+        unexpected = "Unexpected broker id, expected {0} or empty string, but received {1}"
+        check_broker_id(name, ctx.node_id, "Broker", unexpected)
         return broker_entries(ctx.config, ctx.bound_addresses, wanted)
     if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
-        check_broker_id(name, ctx.node_id, "Broker", "")
+        check_broker_id(name, ctx.node_id, "Broker", "Unexpected broker id, expected {0} but received {1}")
         return [_logger(*one) for one in levels().items()]
     if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:

@@ -236,6 +236,15 @@ def resources_that_are_not_there(talk: Talk) -> None:
     await_value(talk, TOPIC, good, RETENTION, "7000")
 
 
+@situation("IncrementalAlterConfigs", CHANGE)
+def names_of_odd_resources(talk: Talk) -> None:
+    """Change configs of a subscription, a group and a topic without names, and loggers of other brokers."""
+    for kind in (CLIENT_METRICS, GROUP, TOPIC):
+        talk.ask(change(kind, "", ("no.such.key", SET, "1")), f"no name, {kind}")
+    for name in ("", "99", "-1", "-0", "one", "1.0", " 1"):
+        talk.ask(change(LOGGER, name, ("root", SET, "INFO"), only_validate=True), f"loggers of {name!r}")
+
+
 @situation("IncrementalAlterConfigs", CHANGE, alone=True)
 def dynamic_setting_of_a_broker(talk: Talk) -> None:
     """Change a config of all brokers, of this one, of both, and a fixed one."""

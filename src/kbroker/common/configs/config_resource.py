@@ -49,14 +49,19 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
-def check_broker_id(text: str, node_id: int, noun: Literal["Node", "Broker"] = "Node", more: str = ",") -> None:
+def check_broker_id(
+    text: str,
+    node_id: int,
+    noun: Literal["Node", "Broker"] = "Node",
+    unexpected: str = "Unexpected broker id, expected {0}, but received {1}",
+) -> None:
     """Check that the name of a broker resource is the id of this node.
 
-    Args: ``noun`` and ``more``: words of the error, which vary in Kafka. Raises: KafkaError INVALID_REQUEST.
+    Args: ``noun`` and ``unexpected``: words of the error, which vary in Kafka; the latter's fields are the node's id,
+    the text and its number. Raises: KafkaError INVALID_REQUEST.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
         raise KafkaError(Errors.INVALID_REQUEST, f"{noun} id must be an integer, but it is: {text}")
     if int(text) != node_id:
-        reason = f"Unexpected broker id, expected {node_id}{more} but received {text}"
-        raise KafkaError(Errors.INVALID_REQUEST, reason)
+        raise KafkaError(Errors.INVALID_REQUEST, unexpected.format(node_id, text, int(text)))

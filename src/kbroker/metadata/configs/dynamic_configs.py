@@ -110,7 +110,7 @@ class DynamicConfigs:
         self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool, replaces: bool
     ) -> None:
         if kind == ConfigResourceType.BROKER_LOGGER:
-            check_broker_id(name, self._config.node_id)
+            check_broker_id(name, self._config.node_id, unexpected="Unexpected node id. Expected {0}, but received {2}")
             change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
             return
         resource = str(self._config.node_id) if kind == ConfigResourceType.BROKER and name else name
@@ -163,9 +163,17 @@ class DynamicConfigs:
         if kind == ConfigResourceType.BROKER:
             return self._checked_broker(image, name, base, changes)
         if kind == ConfigResourceType.GROUP:
-            return _checked_stored("group", lambda one: validate_group_configs(one, self._setting), name, base, changes)
+            return _checked_stored(
+                "Default group resources are not allowed.",
+                lambda one: validate_group_configs(one, self._setting),
+                name,
+                base,
+                changes,
+            )
         if kind == ConfigResourceType.CLIENT_METRICS:
-            return _checked_stored("client metrics", validate_client_metrics_configs, name, base, changes)
+            return _checked_stored(
+                "Subscription name can't be empty", validate_client_metrics_configs, name, base, changes
+            )
         raise _unknown_type(kind)
 
     def _checked_topic(
@@ -257,7 +265,7 @@ class DynamicConfigs:
 
 
 def _checked_stored(
-    word: str,
+    nameless: str,
     validate: Callable[[Mapping[str, str]], None],
     name: str,
     base: Mapping[str, str],
@@ -265,11 +273,12 @@ def _checked_stored(
 ) -> Mapping[str, str]:
     """Return the configs of a group or a client metrics subscription after the changes. Raises: KafkaError.
 
+    Args: ``nameless``: the error of a resource without a name.
     APPEND and SUBTRACT are refused, as in Kafka, whose controller has the types of topic and broker configs only.
     """
     configs = _applied(base, changes, {}, lambda key: "", _not_a_list)
     if not name:
-        raise KafkaError(Errors.INVALID_REQUEST, f"Default {word} resources are not allowed.")
+        raise KafkaError(Errors.INVALID_REQUEST, nameless)
     try:
         validate(configs)
     except ConfigError as error:
