@@ -10,7 +10,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Pass the sync to the coordinator, which responds later. Raises: KafkaError; from v5 without protocol and type."""
+    """Pass the sync to the coordinator, which responds later. Raises: KafkaError, from v5 also without a protocol."""
     protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
     if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
         raise KafkaError(Errors.INCONSISTENT_GROUP_PROTOCOL)

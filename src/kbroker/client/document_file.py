@@ -92,7 +92,7 @@ class Document:
         return self.error(self.path, text, node.line, node.column)
 
     def elements(self, node: Node, expected: str) -> Iterator[tuple[Node, str]]:
-        """Yield each element of a list, with the start of messages about it (in JSON). Raises: DocumentError."""
+        """Yield each element of a list, with the start of messages about it: "" in YAML. Raises: DocumentError."""
         if node.kind != "list":
             raise self.wrong(node, expected)
         for number, element in enumerate(node.content(), 1):

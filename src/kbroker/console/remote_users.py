@@ -41,7 +41,7 @@ class RemoteUsers:
         return found or self._security
 
     def sign_in(self, user: str, password: str) -> SignedIn | None:
-        """Sign a user in if the cluster accepts the password; a changed password ends older sessions. Else return None.
+        """Return the signed-in user, None if the cluster rejects the password; a new password ends older sessions.
 
         Raises: BrokerConnectionError; PageError 503 if the cluster fails otherwise.
         """

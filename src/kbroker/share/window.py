@@ -120,7 +120,7 @@ class InFlightWindow:
     # ------------------------------------------------------------ next offset
 
     def next_fetch_offset(self) -> int:
-        """Return the first offset that a member may acquire; if none precedes the end, end the gaps."""
+        """Return the first offset that a member may acquire; end the gaps if it is after the last batch."""
         if self.is_empty or self.start_offset > self.batches[-1].last_offset:
             self.is_next_unknown = False
             return self.end_offset
