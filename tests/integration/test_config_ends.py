@@ -42,18 +42,26 @@ ALONE = {
 
 OTHER_WORDS = {"log.cleaner.threads": "cleaner thread"}  # in Kafka's errors
 
-NUMERIC = [key for key in BROKER_TABLE.values() if key.type in BITS]
-OF_TOPICS = [key for key in TOPIC_TABLE.values() if key.type in BITS]
+NUMERIC = [key for key in BROKER_TABLE.values() if key.type in BITS or key.type is ConfigType.DOUBLE]
+OF_TOPICS = [key for key in TOPIC_TABLE.values() if key.type in BITS or key.type is ConfigType.DOUBLE]
 
 
-def ends(key: ConfigKey) -> tuple[int, int]:
+def ends(key: ConfigKey) -> tuple[float, float]:
     """Return the lowest and the highest documented value."""
-    bits = BITS[key.type]
+    if key.type is ConfigType.DOUBLE and key.validator is None:
+        return -sys.float_info.max, sys.float_info.max
+    bits = BITS.get(key.type, 0)
     found = re.search(r"(-?\d+) to (-?\d+)", key.allowed)
     if found is not None:
         return int(found[1]), int(found[2])
     least = re.search(r"at least (-?\d+)", key.allowed)
     return -(1 << bits) if least is None else int(least[1]), (1 << bits) - 1
+
+
+def beyond(key: ConfigKey) -> tuple[float, ...]:
+    """Return the values next to the ends."""
+    low, high = ends(key)
+    return () if high == sys.float_info.max else (low - 1, high + 1)
 
 
 def refusal(values: Mapping[str, object]) -> str | None:
@@ -65,9 +73,9 @@ def refusal(values: Mapping[str, object]) -> str | None:
     return None
 
 
-def groups(end: int) -> Iterator[dict[str, int]]:
+def groups(end: int) -> Iterator[dict[str, float]]:
     """Yield the configs at one of their ends, as many together as do not conflict, without those that are refused."""
-    found: dict[str, int] = {}
+    found: dict[str, float] = {}
     for key in NUMERIC:
         one = {key.name: ends(key)[end]}
         if (key.name, end) in ALONE:
@@ -96,7 +104,7 @@ def file_limits() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def created(cluster: Cluster, topic: str, configs: Mapping[str, int] | None = None) -> tuple[int, str | None]:
+def created(cluster: Cluster, topic: str, configs: Mapping[str, float] | None = None) -> tuple[int, str | None]:
     """Create a topic; return the code and the text of the response."""
     rows = [{"Name": name, "Value": str(value)} for name, value in (configs or {}).items()]
     row = {"Name": topic, "NumPartitions": 1, "ReplicationFactor": 1, "Configs": rows}
@@ -126,7 +134,7 @@ def check_records(cluster: Cluster, topic: str, refused: Errors = Errors.NONE) -
 @pytest.mark.parametrize(
     ("end", "group"), GROUPS, ids=lambda value: next(iter(value)) if isinstance(value, dict) else None
 )
-def test_a_broker_works_at_the_ends_of_its_configs(tmp_path: Path, end: int, group: dict[str, int]) -> None:
+def test_a_broker_works_at_the_ends_of_its_configs(tmp_path: Path, end: int, group: dict[str, float]) -> None:
     """It creates a topic, takes a record, returns it, and stops in time."""
     broker = Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **group})
     broker.start()
@@ -145,12 +153,11 @@ def test_a_broker_works_at_the_ends_of_its_configs(tmp_path: Path, end: int, gro
 @pytest.mark.parametrize("key", NUMERIC, ids=lambda key: key.name)
 def test_values_beyond_the_ends_are_refused_by_name(key: ConfigKey) -> None:
     """The error has the config's name; that of an end, which conflicts with another config, has it too."""
-    low, high = ends(key)
-    for value in (low - 1, high + 1):
+    for value in beyond(key):
         text = refusal({key.name: value})
         assert text is not None
-        assert f"Invalid value {value} for configuration {key.name}: " in text
-    for value in (low, high):
+        assert re.match(rf"Invalid value {value}(\.0)? for configuration {re.escape(key.name)}: ", text)
+    for value in ends(key):
         text = refusal({key.name: value})
         assert text is None or OTHER_WORDS.get(key.name, key.name) in text
 
@@ -168,19 +175,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("key", OF_TOPICS, ids=lambda key: key.name)
 def test_a_topic_works_at_the_ends_of_its_configs(cluster: Cluster, key: ConfigKey) -> None:
-    low, high = ends(key)
-    for end, value in enumerate((low, high)):
+    for end, value in enumerate(ends(key)):
         topic = f"{key.name}-{end}"
         assert created(cluster, topic, {key.name: value}) == (0, None)
         check_records(cluster, topic, REFUSING.get((key.name, end), Errors.NONE))
-    for value in (low - 1, high + 1):
+    for value in beyond(key):
         code, text = created(cluster, "beyond", {key.name: value})
         assert code == Errors.INVALID_CONFIG
         assert text is not None
-        assert f"Invalid value {value} for configuration {key.name}: " in text
+        assert re.match(rf"Invalid value {value}(\.0)? for configuration {re.escape(key.name)}: ", text)
 
 
-def altered(cluster: Cluster, name: str, value: int | None) -> tuple[int, str | None]:
+def altered(cluster: Cluster, name: str, value: float | None) -> tuple[int, str | None]:
     """Set or delete a config of all brokers; return the code and the text of the response."""
     operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
     row = {"Name": name, "ConfigOperation": int(operation), "Value": None if value is None else str(value)}
@@ -194,8 +200,7 @@ def altered(cluster: Cluster, name: str, value: int | None) -> tuple[int, str | 
 )
 def test_a_broker_works_when_a_config_changes_to_its_ends(cluster: Cluster, key: ConfigKey) -> None:
     """A change is refused by name or in force while records are appended and read, and is taken back."""
-    low, high = ends(key)
-    for end, value in enumerate((low, high)):
+    for end, value in enumerate(ends(key)):
         code, text = altered(cluster, key.name, value)
         if code:
             assert code in (Errors.INVALID_REQUEST, Errors.INVALID_CONFIG)
@@ -206,7 +211,7 @@ def test_a_broker_works_when_a_config_changes_to_its_ends(cluster: Cluster, key:
         assert created(cluster, topic) == (0, None)
         check_records(cluster, topic, REFUSING.get((key.name, end), Errors.NONE))
         assert altered(cluster, key.name, None) == (0, None)
-    for value in (low - 1, high + 1):
+    for value in beyond(key):
         code, text = altered(cluster, key.name, value)
         assert code == Errors.INVALID_REQUEST
         assert text is not None
