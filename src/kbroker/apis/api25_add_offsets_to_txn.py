@@ -13,7 +13,7 @@ FIRST_WITH_PRODUCER_FENCED = 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Add the partition. Raises: KafkaError."""
+    """Add the partition of the group's offsets to the transaction. Raises: KafkaError if the client may not."""
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_TRANSACTIONAL_ID, body["TransactionalId"])
     ctx.auth.require(request, checks.ADD_OFFSETS_TO_TXN_GROUP, body["GroupId"])
     groups = ctx.groups

@@ -410,7 +410,7 @@ class ClassicGroup:
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether the current members support one of these protocols.
+        """Return whether all current members support one of these protocols.
 
         A group that prepares a rebalance without members, and waits for new ones, accepts every protocol of its type.
         """

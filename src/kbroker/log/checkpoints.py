@@ -54,7 +54,7 @@ def sync_descriptor(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable; no effect on Windows."""
     if sys.platform == "win32":
         return
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

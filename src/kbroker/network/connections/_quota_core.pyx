@@ -163,7 +163,7 @@ cdef enum:
 # ---- creation and end
 
 cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil:
-    """Turn zeroed memory into a QuotaCore of one count without limits; false: out of memory, still release it."""
+    """Initialize zeroed memory as a QuotaCore with one count and no limits; false: out of memory, but release it."""
     cdef StatConfig config
     atomic_store(&core.refs, 1)
     mutex_init(&core.lock)
