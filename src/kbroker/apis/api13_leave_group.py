@@ -8,7 +8,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Remove the members."""
+    """Remove the members separately: several, each with an error, from v3 on; before that the one member."""
     ctx.auth.require(request, checks.LEAVE_GROUP, body["GroupId"])
     if request.api_version < 3:
         (error,) = ctx.groups.leave(body["GroupId"], [LeavingMember(body["MemberId"], None)])

@@ -162,7 +162,7 @@ class _Commit:
         return error
 
     def _commit(self) -> Errors:
-        """Write the offsets. Raises: KafkaError."""
+        """Write the offsets that have no error, and return NONE. Raises: KafkaError."""
         body = self._body
         self._ctx.groups.offsets.commit_transactional(
             body["GroupId"],

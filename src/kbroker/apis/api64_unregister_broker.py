@@ -12,7 +12,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Refuse the request."""
+    """Refuse to unregister any broker; an unknown id gets BROKER_ID_NOT_REGISTERED."""
     ctx.auth.require(request, checks.UNREGISTER_BROKER)
     broker_id = body["BrokerId"]
     if broker_id != ctx.node_id and broker_id not in ctx.image.brokers:

@@ -55,7 +55,7 @@ class Stored:
         self.update_count = 0
 
     def replace(self, state: SharePartitionState, offset: int, updates_per_snapshot: int) -> None:
-        """Apply a snapshot."""
+        """Replace the state by that of a snapshot; the epochs never decrease."""
         self.state = state
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         self.state_epoch = max(self.state_epoch, state.state_epoch)
