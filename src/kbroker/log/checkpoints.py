@@ -24,6 +24,13 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+#: Checkpoints of a log folder with an offset for each partition.
+OFFSET_CHECKPOINTS = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"
 TXN_ENTRY_BYTES = 34

@@ -111,6 +111,12 @@ def partition_folders(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def is_data_folder(folder: Path) -> bool:
+    """Return whether a folder has the files of a broker, and not only folders named like those of partitions."""
+    names = (checkpoints.META_PROPERTIES, *checkpoints.OFFSET_CHECKPOINTS)
+    return bool(partition_folders(folder)) or any((folder / name).exists() for name in names)
+
+
 class LogDir:
     """A locked log folder.
 
@@ -132,9 +138,13 @@ class LogDir:
         except FolderLockedError:
             raise
         except FileExistsError:
-            raise LogDirError(f"log.dirs: expected a folder, {self.path} is a file") from None
+            if self.path.is_symlink() and not self.path.exists():
+                found = f"is a link to {os.readlink(self.path)}, which does not exist: mount its disk, or create it"
+            else:
+                found = "is a file"
+            raise LogDirError(f"log.dirs: expected a folder, {self.path} {found}") from None
         except OSError as e:
-            raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
+            raise self._not_writable(e) from None
         try:
             self.owner = self._claim(cluster_id, node_id)
             marked_epoch = clean_shutdown.take_mark(self.path)
@@ -150,7 +160,7 @@ class LogDir:
             self._lock.release()
             if isinstance(e, CorruptFileError):
                 raise
-            raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
+            raise self._not_writable(e) from None
         except BaseException:
             self._lock.release()
             raise
@@ -161,6 +171,11 @@ class LogDir:
         self.checkpoints_lock = threading.Lock()
         self._has_new_names = False  # not synced yet
         self.deletion_note = DeletionNote(self.path)
+
+    def _not_writable(self, error: OSError) -> LogDirError:
+        file = error.filename
+        what = f" ({os.fsdecode(file)})" if file is not None and os.fsdecode(file) != str(self.path) else ""
+        return LogDirError(f"the log folder {self.path} cannot be written: {error.strerror}{what}")
 
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
         try:
@@ -303,6 +318,8 @@ class LogDir:
         if belongs_to(path, topic_id):
             return path
         if path.exists():
+            if not path.is_dir():
+                raise CorruptFileError(f"{path}: expected the folder of a partition, found a file: move it away")
             found = checkpoints.read_partition_metadata(path)
             if found == topic_id:
                 return path

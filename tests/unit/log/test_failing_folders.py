@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import threading
 import uuid
 from pathlib import Path
@@ -173,6 +174,18 @@ def test_a_damaged_note_of_a_move(
     assert report.failures == {}
     assert manager.partition("orders", 0).log_end_offset == 1
     assert f"{note}: {note}: {reason}" in caplog.messages
+
+
+def test_a_file_in_place_of_a_partition_folder(brokers: Brokers, tmp_path: Path) -> None:
+    """Only this partition is offline, with the reason; the others of the folder take records."""
+    brokers.start()[0].close()
+    shutil.rmtree(tmp_path / "orders-0")
+    (tmp_path / "orders-0").touch()
+    manager, report = brokers.start()
+    reason = f"{tmp_path / 'orders-0'}: expected the folder of a partition, found a file: move it away"
+    assert report.failures == {("orders", 0): reason}
+    assert manager.offline_dirs == {}
+    append(manager, 1)
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------

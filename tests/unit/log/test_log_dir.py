@@ -137,6 +137,19 @@ def test_file_instead_of_folder(tmp_path: Path) -> None:
         LogDir(tmp_path / "data")
 
 
+def test_a_link_to_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    with pytest.raises(LogDirError, match=f"data is a link to {tmp_path / 'disk'}, which does not exist: mount its"):
+        LogDir(tmp_path / "data")
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    """The error names the file, not only the log folder."""
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(LogDirError, match=rf"cannot be written: Is a directory \({tmp_path / '.lock'}\)"):
+        LogDir(tmp_path)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs a user that a read-only folder stops")
 def test_read_only_folder_as_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)

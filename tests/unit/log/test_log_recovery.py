@@ -308,6 +308,41 @@ def test_left_over_files(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("harm", ["empty", "cut", "flipped", "foreign"])
+def test_a_damaged_swap_file_replaces_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str) -> None:
+    """A copy of a folder that was made during a compaction may have half a .swap file beside the segments."""
+    folder = tmp_path / "t-0"
+    data = fill(folder, 40, SMALL)
+    content = bytearray(segment(folder, 0).read_bytes())
+    if harm == "flipped":
+        content[26] ^= 0x40  # the last offset delta, so that the batch seems to replace all later segments
+    swap = folder / f"{0:020d}.log.swap"
+    swap.write_bytes(bytes({"empty": b"", "cut": content[:-1], "flipped": content, "foreign": b"no batch"}[harm]))
+    log = open_log(folder, config=SMALL)
+    assert read_all(log) == data
+    assert not swap.exists()
+    assert f"{swap} is empty or damaged; the segments before its compaction are kept" in caplog.messages
+    log.close()
+
+
+def test_a_damaged_swap_file_that_is_the_only_one(tmp_path: Path) -> None:
+    """Its sound batches are served, and it replaces no later segment."""
+    folder = tmp_path / "t-0"
+    data = fill(folder, 40, SMALL)
+    content = bytearray(segment(folder, 0).read_bytes())
+    content[-1] ^= 1
+    segment(folder, 0).unlink()
+    (folder / f"{0:020d}.log.swap").write_bytes(content)
+    later = sorted(folder.glob("*.log"))
+    log = open_log(folder, config=SMALL)
+    assert segment(folder, 0).read_bytes() == content
+    assert log.damage is not None
+    assert set(later) <= set(folder.glob("*.log"))
+    served = read_all(log)
+    assert served == data[: len(served)] != []
+    log.close()
+
+
 def test_log_end_below_its_start(tmp_path: Path) -> None:
     """A log whose end is below its start offset begins empty at the start offset."""
     folder = tmp_path / "t-0"

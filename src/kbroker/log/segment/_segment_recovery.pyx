@@ -26,6 +26,10 @@ from kbroker.protocol._records cimport BatchHeader, batch_crc_ok, batch_parse
 import os
 import re
 
+from kbroker.common.loggers import get_logger
+
+logger = get_logger(__name__)
+
 
 # ------------------------------------------------------------------------------------------------- batches and indexes
 
@@ -236,28 +240,43 @@ SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot\Z")
 SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
 
 
-def end_of_batches(path: str) -> int:
-    """Return the offset after the last batch of a segment file, by its headers, or its base when it is empty."""
+def sound_batches(path: str) -> tuple[int, bool]:
+    """Return the offset after the sound batches at the begin of a segment file, and whether the file has no others."""
+    cdef BatchHeader header
     end = int(os.path.basename(path)[:20])
+    left = os.path.getsize(path)
     with open(path, "rb") as file:
-        while len(header := file.read(BATCH_HEADER_BYTES)) == BATCH_HEADER_BYTES:
-            end = int.from_bytes(header[:8], "big") + int.from_bytes(header[23:27], "big") + 1
-            file.seek(int.from_bytes(header[8:12], "big") + 12 - BATCH_HEADER_BYTES, os.SEEK_CUR)
-    return end
+        while left > 0:
+            batch = file.read(BATCH_HEADER_BYTES)
+            total = int.from_bytes(batch[8:12], "big", signed=True) + 12
+            if not BATCH_HEADER_BYTES <= total <= left:
+                return end, False
+            batch += file.read(total - BATCH_HEADER_BYTES)
+            if not batch_parse(batch, len(batch), &header) or not batch_crc_ok(batch, &header) or (
+                    header.base_offset < end):
+                return end, False
+            end = header.base_offset + header.last_offset_delta + 1
+            left -= total
+    return end, True
 
 
 def finish_swaps(directory: str) -> None:
     """Replace segments by the complete compacted segments that were made from them: .log files with the suffix .swap.
 
     This can be repeated after another stop: the log is the last to get its name. Indexes without such a log are
-    dropped.
+    dropped. A swap file that is empty or damaged, as in an incomplete copy of the folder, replaces no existing segment:
+    of those that it was made from, the first is the first to be removed.
     """
     names = sorted(os.listdir(directory))
     for name in names:
         if not (name.endswith(".log.swap") and SEGMENT_NAME.match(name.removesuffix(".swap"))):
             continue
-        base = int(name[:20])
-        end = end_of_batches(os.path.join(directory, name))
+        base, path = int(name[:20]), os.path.join(directory, name)
+        end, is_sound = sound_batches(path)
+        if name.removesuffix(".swap") in names and (end == base or not is_sound):
+            logger.warning("%s is empty or damaged; the segments before its compaction are kept", path)
+            os.unlink(path)
+            continue
         for old in names:                       # oldest first: a record is removed before the one that supersedes it
             if SEGMENT_NAME.match(old) and base < int(old[:20]) < end:
                 for suffix in (*SEGMENT_FILES, ".snapshot"):
@@ -267,7 +286,7 @@ def finish_swaps(directory: str) -> None:
             if os.path.exists(swap):
                 os.replace(swap, swap.removesuffix(".swap"))
         sync_directory(directory)
-        os.replace(os.path.join(directory, name), os.path.join(directory, name.removesuffix(".swap")))
+        os.replace(path, path.removesuffix(".swap"))
 
 
 cdef int remove_if_there(str path) except -1:

@@ -17,19 +17,13 @@ from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC
 from kbroker.common.units import counted
 from kbroker.log import checkpoints, clean_shutdown
 from kbroker.log.folder_lock import FolderLock
-from kbroker.log.log_dir import partition_folders
+from kbroker.log.log_dir import is_data_folder
 from kbroker.log.tools import aborted, gaps
 from kbroker.log.tools.batch_file import MAX_OFFSET, Batch, BatchFile, DamagedBatch
 from kbroker.log.tools.dump import Row, dump_file
 
 SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
 PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\Z")
-OFFSET_CHECKPOINTS = (
-    checkpoints.RECOVERY_POINT_CHECKPOINT,
-    checkpoints.LOG_START_CHECKPOINT,
-    checkpoints.HIGH_WATERMARK_CHECKPOINT,
-    checkpoints.CLEANER_OFFSET_CHECKPOINT,
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     is_partition = any(SEGMENT.match(name) or name == checkpoints.PARTITION_METADATA for name in os.listdir(folder))
-    if not is_partition and not _is_data_folder(folder):
+    if not is_partition and not is_data_folder(folder):
         message = f"found no log and no {checkpoints.META_PROPERTIES}"
         raise UserError(f"{folder}: expected a data folder or that of a partition, {message}")
     if repair and is_partition and PARTITION.match(folder.name) is None:
@@ -90,12 +84,6 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
     finally:
         if lock is not None:
             lock.release()
-
-
-def _is_data_folder(folder: Path) -> bool:
-    """Return whether a folder has the files of a broker, and not only folders with such names."""
-    names = (checkpoints.META_PROPERTIES, *OFFSET_CHECKPOINTS)
-    return bool(partition_folders(folder)) or any((folder / name).exists() for name in names)
 
 
 def _check(partition: Path, attempts: int = 10) -> list[Finding]:
@@ -130,7 +118,7 @@ def _is_partition(path: Path) -> bool:
 
 def _verify_state_files(folder: Path, repair: bool) -> Iterator[Finding]:
     """Check the state files. A damaged checkpoint can be removed, since the logs replace it; meta.properties cannot."""
-    for name in OFFSET_CHECKPOINTS:
+    for name in checkpoints.OFFSET_CHECKPOINTS:
         path = folder / name
         if path.exists():
             try:

@@ -26,7 +26,7 @@ from kbroker.common.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, 
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import MetaProperties
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
-from kbroker.log.log_dir import STRAY_SUFFIX, parse_partition_folder, partition_folders
+from kbroker.log.log_dir import STRAY_SUFFIX, is_data_folder, parse_partition_folder, partition_folders
 from kbroker.metadata.image.delta import image_of
 from kbroker.metadata.image.image import MetadataImage
 from kbroker.metadata.image.snapshot_records import records_of
@@ -114,6 +114,10 @@ def recover(folder: Path, node_id: int | None = None, others: Sequence[Path] = (
     other log folders of the broker.
     Raises: RecoveryError; FolderLockedError, when a broker uses a folder; CorruptFileError; OSError.
     """
+    if not any(is_data_folder(one) for one in (folder, *others)):
+        raise RecoveryError(f"{folder}: expected a data folder, found no log and no {checkpoints.META_PROPERTIES}")
+    if len({one.resolve() for one in (folder, *others)}) <= len(others):
+        raise RecoveryError(f"expected each data folder once, found {', '.join(map(str, (folder, *others)))}")
     with ExitStack() as stack:
         for one in (folder, *others):
             stack.callback(FolderLock(one).release)

@@ -1,6 +1,7 @@
 """Lost or damaged metadata prevents a start; `kbroker log recover-metadata` rebuilds it from the log folders."""
 
 import json
+import os
 import re
 import shutil
 import uuid
@@ -183,6 +184,19 @@ def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "backup-2024").mkdir()
     (tmp_path / FOLDER_NAME).mkdir()
     assert start(tmp_path).topics == {}
+
+
+def test_a_folder_without_files_of_a_broker_stays_as_it_is(tmp_path: Path) -> None:
+    """Nothing is written to a folder that was named by mistake, not even a lock."""
+    (tmp_path / "backup-2026").mkdir()
+    with pytest.raises(RecoveryError, match=f"{tmp_path}: expected a data folder, found no log and no meta.properties"):
+        recover(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["backup-2026"]
+
+
+def test_a_folder_that_is_named_twice(folder: Path) -> None:
+    with pytest.raises(RecoveryError, match=f"expected each data folder once, found {folder}, {folder}"):
+        recover(folder, None, [folder])
 
 
 def test_topics_come_back_from_their_folders(folder: Path) -> None:
