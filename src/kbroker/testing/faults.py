@@ -195,6 +195,8 @@ class FaultRules:
             if not isinstance(pattern, str | None):
                 raise TypeError(f"{name}: expected one name or pattern, got {pattern!r}; add a rule for each name")
         wanted = () if api is None else api if isinstance(api, tuple) else (api,)
+        if api is not None and not wanted:
+            raise ValueError("expected an API, got none; None is every API")
         keys = frozenset(_key(one) for one in wanted)
         served = self._broker.apis.entries
         for key in keys:

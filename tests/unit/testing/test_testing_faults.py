@@ -84,6 +84,7 @@ def test_an_api_by_name_or_key(rules: FaultRules, name: int | str | tuple[str, .
     ("arguments", "text"),
     [
         ({}, "got none of them"),
+        ({"api": (), "drop": True}, "expected an API, got none; None is every API"),
         ({"api": "Produze", "drop": True}, "API, got 'Produze'; did you mean Produce\\?"),
         ({"api": 999, "drop": True}, "key of an API, 0 to [0-9]+, got 999"),
         ({"api": True, "drop": True}, "by its name or key, got True"),
