@@ -32,8 +32,9 @@ QuotaHook = Callable[[QuotaEntity, str, float | None], None]
 
 def address_of(host: str) -> str | None:
     """Return the first address of a host name or of an address in any notation, None if it has none."""
+    literal = host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        return str(socket.getaddrinfo(literal, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
         return None
 

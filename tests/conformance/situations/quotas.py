@@ -105,6 +105,8 @@ def addresses(talk: Talk) -> None:
         "with a client": (entity(ip="10.9.8.7", client_id="c"), CONNECTIONS, 1.0),
         "no address": (entity(ip="nowhere at all"), CONNECTIONS, 1.0),
         "empty": (entity(ip=""), CONNECTIONS, 1.0),
+        "in brackets": (entity(ip="[::1]"), CONNECTIONS, 1.0),
+        "IPv4 in brackets": (entity(ip="[10.9.8.7]"), CONNECTIONS, 1.0),
     }
     for note, (parts, key, rate) in rows.items():
         talk.ask(alter(parts, (key, rate), only_validate=True), note)

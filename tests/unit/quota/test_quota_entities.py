@@ -149,9 +149,11 @@ def test_an_address_takes_connection_rates_only(bench: Bench) -> None:
 
 
 def test_hosts_are_looked_up() -> None:
-    """An address in any notation is returned unchanged, and an unresolvable name has no address."""
+    """An address in any notation is returned without brackets, and an unresolvable name has no address."""
     assert address_of("127.0.0.1") == "127.0.0.1"
     assert address_of("::1") == "::1"
+    assert address_of("[::1]") == "::1"
+    assert address_of("[127.0.0.1]") is None
     assert address_of("nowhere at all") is None
     assert address_of("a" * 300) is None
 
