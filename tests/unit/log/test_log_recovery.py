@@ -308,16 +308,21 @@ def test_left_over_files(tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("harm", ["empty", "cut", "flipped", "foreign"])
+@pytest.mark.parametrize("harm", ["empty", "cut", "flipped", "offset", "foreign"])
 def test_a_damaged_swap_file_replaces_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str) -> None:
     """A copy of a folder that was made during a compaction may have half a .swap file beside the segments."""
     folder = tmp_path / "t-0"
     data = fill(folder, 40, SMALL)
     content = bytearray(segment(folder, 0).read_bytes())
+    last = 0
+    while (after := last + 12 + int.from_bytes(content[last + 8 : last + 12], "big")) < len(content):
+        last = after
     if harm == "flipped":
         content[26] ^= 0x40  # the last offset delta, so that the batch seems to replace all later segments
+    elif harm == "offset":
+        content[last] ^= 0x40  # of the last batch, which no checksum covers
     swap = folder / f"{0:020d}.log.swap"
-    swap.write_bytes(bytes({"empty": b"", "cut": content[:-1], "flipped": content, "foreign": b"no batch"}[harm]))
+    swap.write_bytes(bytes({"empty": b"", "cut": content[:-1], "foreign": b"no batch"}.get(harm, content)))
     log = open_log(folder, config=SMALL)
     assert read_all(log) == data
     assert not swap.exists()

@@ -243,7 +243,7 @@ SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
 def sound_batches(path: str) -> tuple[int, bool]:
     """Return the offset after the sound batches at the begin of a segment file, and whether the file has no others."""
     cdef BatchHeader header
-    end = int(os.path.basename(path)[:20])
+    base = end = int(os.path.basename(path)[:20])
     left = os.path.getsize(path)
     with open(path, "rb") as file:
         while left > 0:
@@ -252,8 +252,8 @@ def sound_batches(path: str) -> tuple[int, bool]:
             if not BATCH_HEADER_BYTES <= total <= left:
                 return end, False
             batch += file.read(total - BATCH_HEADER_BYTES)
-            if not batch_parse(batch, len(batch), &header) or not batch_crc_ok(batch, &header) or (
-                    header.base_offset < end):
+            if not batch_parse(batch, len(batch), &header) or not batch_crc_ok(batch, &header) or not (
+                    end <= header.base_offset <= base + INT32_MAX - header.last_offset_delta):  # no checksum covers it
                 return end, False
             end = header.base_offset + header.last_offset_delta + 1
             left -= total
