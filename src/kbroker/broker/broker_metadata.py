@@ -114,7 +114,10 @@ class BrokerMetadata(NodeLife):
             if not any((folder / f"{name}-{index}").exists() for folder in self._config.log_dirs)
         ]
         if empty:
-            text = "log.dirs does not name the folder of %s (%s), empty now: stop the broker, and name it if it exists"
+            text = (
+                "log.dirs does not name the folder of %s (%s), empty now: stop the broker, and name it if it exists, "
+                "or mount its disk"
+            )
             logger.warning(text, counted(len(empty), "partition"), empty[0] + ", ..." * (len(empty) > 1))
 
     def _write_snapshots(self, controller: Controller, storage: LogStorage, clock: BaseClock) -> None:

@@ -55,7 +55,7 @@ class LoadedMetadata(Replay):
                 self.replay(batch)
         except UNUSABLE as error:
             self._refused(log, error)  # a salvage continues without the first voters
-        epoch = 0
+        offset = epoch = 0
         try:
             offset, epoch = self._load_snapshot(log)
             for batch in log.batches(offset):
@@ -65,7 +65,7 @@ class LoadedMetadata(Replay):
             self.error = self._refused(log, error)
         self.leave_out()
         try:
-            self.image = self.delta.apply(log.end_offset - 1, epoch)
+            self.image = self.delta.apply(max(offset, log.end_offset) - 1, epoch)  # a damaged log may end below it
         except MetadataReplayError as error:
             self.error = self._refused(log, error)
             self.image = self.delta.image  # the image of the snapshot

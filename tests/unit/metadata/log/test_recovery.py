@@ -32,7 +32,7 @@ from kbroker.metadata.log.opening import write_first
 from kbroker.metadata.log.recovery import FIRST_NEW_IDS, LAST_NEW_IDS, RecoveryError, recover
 from kbroker.metadata.records.batches import build_records, read_batches
 from kbroker.metadata.records.metadata_record import MetadataRecord
-from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT
+from kbroker.metadata.records.snapshot_files import BOOTSTRAP_CHECKPOINT, snapshot_name, write_snapshot
 from tests.support.killed_steps import killed_at_each_step
 from tests.support.metadata import start_metadata
 
@@ -231,6 +231,17 @@ def test_records_before_the_damage_of_a_log_are_kept(folder: Path) -> None:
     check_rest(image)
     assert image.configs[2, "orders"] == {"retention.bytes": "-1", "cleanup.policy": "compact", "retention.ms": "7"}
     assert image.configs[32, "readers"] == {"consumer.session.timeout.ms": "45000"}
+
+
+def test_a_log_that_ends_before_its_snapshot(folder: Path) -> None:
+    """The records of the snapshot are kept, and the note names the offset after them."""
+    image = start(folder)
+    records, path = records_of(image, image.features[METADATA_VERSION]), snapshot_name(image.offset + 1, image.epoch)
+    write_snapshot(folder / FOLDER_NAME / path, records, 1, last_contained_log_timestamp_ms=1, control=())
+    os.truncate(segment(folder), 500)
+    found = recover(folder)
+    assert found.kept == EVERYTHING
+    assert f"the records from offset {image.offset + 1} on are lost" in "\n".join(found.notes)
 
 
 @pytest.mark.parametrize("name", [f"{0:020}-{0:010}.checkpoint", "quorum-state"])
