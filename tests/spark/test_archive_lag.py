@@ -161,7 +161,7 @@ def test_a_log_topic_with_both_kinds_of_records(
     source = LogSource.of_topic(broker.bootstrap, "log")
     done = ingest(spark, source, tmp_path / "t", OPTIONS)
     assert (done.rows, done.rejected) == (150, 2)
-    (found,) = read_table(spark, tmp_path / "t").selectExpr("sum(total_time_us)", "sum(size(verdicts))").collect()
+    (found,) = read_table(spark, tmp_path / "t").selectExpr("sum(total_time_us)", "sum(array_size(verdicts))").collect()
     rows = day.rows.slice(0, 150).to_pydict()
     assert found[0] == sum(value or 0 for value in rows["total_time_us"])
     assert found[1] == sum(len(value) for value in rows["verdicts"] if value is not None)

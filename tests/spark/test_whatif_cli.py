@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,26 @@ def test_replay_prints_before_and_after(
     checked = json.loads(run("pipeline", "replay", table, "--quotas", quotas, "--check", "--json", "-q"))
     wrong = ("different", "only_logged", "only_replayed", "unknown", "incomplete", "missing")
     assert checked == {"equal": len(log.delays), **dict.fromkeys(wrong, 0)}
+
+
+def test_times_are_utc_on_every_machine(
+    run: Callable[..., str], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first and last delays do not depend on the time zone of the machine: the traffic begins at midnight."""
+    quotas = tmp_path / "same.yaml"
+    quotas.write_text(FILE, encoding="utf-8")
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        found = json.loads(run("pipeline", "replay", table, "--quotas", quotas, "--json", "-q"))
+        text = run("pipeline", "replay", table, "--quotas", quotas, "-q")
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    times = [one["first_delay"] for one in found["clients"] if one["delayed"]]
+    assert times
+    assert all(one.startswith("2026-01-02 00:") for one in times)
+    assert f" {times[0].split()[1]} " in text
 
 
 def test_a_broker_takes_the_recommendation(run: Callable[..., str], table: Path, tmp_path: Path) -> None:

@@ -35,13 +35,14 @@ def clients(logs: tuple[str, ...], dates: tuple[str, ...], top: int, pushes: tup
     with request_rows(logs, dates, common) as (rows, are_views):
         from kbroker.spark.tables.log_reader import LogSource
         from kbroker.spark.usage_views.clients import compare, read_pushes
+        from kbroker.spark.usage_views.usage import day_of, second_of
 
         if are_views:
             raise click.UsageError("expected a table of `ingest` or LOGs, got one of `watch`, without latencies")
         progress(common).doing = "comparing"
         pushed = read_pushes(rows.sparkSession, LogSource.of_files(*(pushes or logs), storage=common["storage"]))
         if dates:
-            pushed = pushed.where(pushed["time"].cast("date").cast("string").isin(*dates))
+            pushed = pushed.where(day_of(second_of("time")).isin(*dates))
         found = [row.asDict() for row in compare(pushed, rows).limit(top).collect()]
     if common["as_json"]:
         print_json(found)

@@ -230,6 +230,7 @@ def request_rows(
     with running(common, session) as spark:
         from kbroker.spark.tables.log_reader import POSITION, REASON, SOURCE, good, read_log
         from kbroker.spark.tables.table import read_table
+        from kbroker.spark.usage_views.usage import day_of, second_of
 
         if source is None:
             place = tables[0].at_version  # a running `ingest` or `watch` adds rows
@@ -249,4 +250,4 @@ def request_rows(
                 )
             say(f"read {jobs.counted(records, 'record')}; lines that are not records: {jobs.count(others)}")
             rows = good(parsed)
-            yield (rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows), False
+            yield (rows.where(day_of(second_of("time")).isin(*dates)) if dates else rows), False

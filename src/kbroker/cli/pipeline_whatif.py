@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     Quotas = dict[QuotaEntity, dict[str, float]]
 
+_TIMES = ("first_delay", "last_delay")  # columns of `by_client`
+
 
 @click.command()
 @table_options
@@ -97,6 +99,8 @@ def _replayed(
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Return the first clients by delay, and the totals."""
     with _spark(table, common, "replaying") as (spark, place):
+        from pyspark.sql import functions as F
+
         from kbroker.spark.whatif.quota_set import QuotaSet
         from kbroker.spark.whatif.replay import replay_bins
         from kbroker.spark.whatif.sum import by_client, totals_of
@@ -105,15 +109,16 @@ def _replayed(
         progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
         dates, windows = common["dates"] or None, _windows(common)
         clients = by_client(replay_bins(spark, place, quotas, dates=dates, windows=windows)).cache()
-        return [row.asDict() for row in clients.limit(top).collect()], totals_of(clients)
+        # as numbers, since PySpark returns times in the time zone of this machine
+        first = clients.limit(top).withColumns({name: F.unix_seconds(name) for name in _TIMES})
+        return [row.asDict() for row in first.collect()], totals_of(clients)
 
 
 def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict[str, Any]) -> None:
     from kbroker.spark.whatif.feed import OPEN_LOOP
 
-    times = ("first_delay", "last_delay")
     if common["as_json"]:
-        shown = [{**row, **{name: str(row[name]) if row[name] else None for name in times}} for row in rows]
+        shown = [{**row, **{name: _utc(row[name], "%Y-%m-%d %H:%M:%S") for name in _TIMES}} for row in rows]
         print_json({"note": OPEN_LOOP, "totals": sums, "clients": shown})
         return
     header = ["PRINCIPAL", "CLIENT ID", "REQUESTS", "DELAY BEFORE", "DELAYED", "DELAY AFTER", "LONGEST", "SECONDS"]
@@ -123,7 +128,7 @@ def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict
             *(jobs.count(row["requests"]), jobs.duration(row["logged_delay_ms"])),
             *(jobs.count(row["delayed"]), jobs.duration(row["delay_ms"]), jobs.duration(row["longest_delay_ms"])),
             f"{row['delayed_seconds']:,} of {row['active_seconds']:,}",
-            *(f"{row[name]:%H:%M:%S}" if row[name] else None for name in times),
+            *(_utc(row[name], "%H:%M:%S") for name in _TIMES),
         ]
         for row in rows
     ]
@@ -132,6 +137,11 @@ def _print_replay(rows: list[dict[str, Any]], sums: dict[str, int], common: dict
         f"{jobs.count(sums['requests'])} requests of {sums['clients']:,} clients: delay before "
         f"{jobs.duration(sums['logged_delay_ms'])}, after {jobs.duration(sums['delay_ms'])}; {OPEN_LOOP}."
     )
+
+
+def _utc(second: int | None, form: str) -> str | None:
+    """Return a second since 1970 as text."""
+    return None if second is None else datetime.fromtimestamp(second, timezone.utc).strftime(form)
 
 
 @click.command()

@@ -149,7 +149,8 @@ def _parsed(part: str, kind: StructType) -> Column:
     """Return the object in the JSON of a column, null if that is not UTF-8."""
     text = F.col(part).cast("string")
     checked = StructType([*kind.fields, types.StructField("_corrupt", types.StringType())])
-    record = F.from_json(F.when(F.is_valid_utf8(text), text), checked, {"columnNameOfCorruptRecord": "_corrupt"})
+    options = {"columnNameOfCorruptRecord": "_corrupt", "timeZone": "UTC"}
+    record = F.from_json(F.when(F.is_valid_utf8(text), text), checked, options)
     return record.alias(f"_{part}")
 
 

@@ -117,6 +117,7 @@ class _File:
                 use_dictionary=[path for path in kinds if path not in growing],
                 column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
                 metadata_collector=self._footer,
+                store_schema=False,  # of Arrow, with the time zone of the session: files of two zones cannot be merged
             )
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._waiting, self._rows, self._bytes = [], 0, 0

@@ -295,7 +295,7 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
     if name == "transactional_id":
         value = log_schema.transactional_id(F.col("record")["request"])
     elif kind == TIMESTAMP_US:
-        value = F.coalesce(value.try_cast("timestamp"), F.col("stated_time"), F.col("stamp"))
+        value = F.coalesce(_utc(value), F.col("stated_time"), F.col("stamp"))
     elif kind == LIST:
         value = value.cast(log_schema.spark_schema()[name].dataType)  # by position, because the names differ
     elif name.endswith("_us"):
@@ -303,6 +303,13 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
     if not beside:
         return value
     return F.when(F.col("text").isNull(), F.col(f"arrow_{name}")).otherwise(value)
+
+
+def _utc(text: Column) -> Column:
+    """Return the time of a text, which is UTC if the text has no zone, whatever the session's time zone."""
+    with_zone = text.try_cast("timestamp")
+    without = F.coalesce(F.concat(text, F.lit("Z")).try_cast("timestamp"), with_zone)
+    return F.when(text.endswith("Z"), with_zone).otherwise(without)
 
 
 def good(parsed: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -157,7 +158,8 @@ class TableStream:
         stream = with_workers(load)
         self._open()
         batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
-        with changed_setting(self.spark, VERIFIES_EMPTY, verifies_empty(checkpoint)):  # Spark reads it later
+        verifies = changed_setting(self.spark, VERIFIES_EMPTY, verifies_empty(checkpoint))  # Spark reads it later
+        with verifies, closing(batches):
             query = with_workers(lambda: self._start(stream, checkpoint, batches))  # Spark Connect plans it only now
             try:
                 while self._await(query, stopping):
@@ -166,7 +168,6 @@ class TableStream:
                 with self._writing:
                     self._stopped = True
                 query.stop()
-                batches.close()
         self._compact()
         self._vacuum(everything=True)
         self.done.elapsed_ms = self.clock.now_ms() - started

@@ -79,6 +79,5 @@ def with_share(summed: DataFrame) -> DataFrame:
 def by_quota(found: DataFrame) -> DataFrame:
     """Return sums of `throttles` per quota type: quota_type, clients, verdicts, refused, delay_served_ms, share."""
     sums = [F.sum(name).alias(name) for name in ("verdicts", "refused", "delay_served_ms", "share")]
-    return (
-        found.groupBy("quota_type").agg(F.count("*").alias("clients"), *sums).orderBy(F.col("delay_served_ms").desc())
-    )
+    counted = found.groupBy("quota_type").agg(F.count("*").alias("clients"), *sums)
+    return counted.orderBy(F.col("delay_served_ms").desc(), F.col("quota_type").asc_nulls_first())

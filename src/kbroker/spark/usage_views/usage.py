@@ -87,9 +87,8 @@ def summed_up(seconds: DataFrame, *keys: str) -> DataFrame:
 def top(used: DataFrame, by: str, limit: int) -> DataFrame:
     """Return the first entities by one of RANKS."""
     rank = reduce(add, [F.col(name) for name in RANKS[by]])
-    return used.orderBy(rank.desc(), *(F.col(name).asc_nulls_first() for name in used.columns if name in ENTITY)).limit(
-        limit
-    )
+    keys = (name for name in (*ENTITY, "date", "second") if name in used.columns)
+    return used.orderBy(rank.desc(), *(F.col(name).asc_nulls_first() for name in keys)).limit(limit)
 
 
 def second_of(time: str) -> Column:
