@@ -337,11 +337,15 @@ class LogDir:
         return path
 
     def claim_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID, is_known: bool) -> Path:
-        """Call ``create_partition_folder``, and note its failure. Raises: OSError."""
+        """Call ``create_partition_folder``, and note its failure. Raises: OSError.
+
+        A folder of the partition that belongs to another user, or is damaged, concerns only the partition.
+        """
         try:
             return self.create_partition_folder(topic, partition, topic_id, is_known=is_known)
         except OSError as e:
-            if not isinstance(e, CorruptFileError):
+            is_denied = isinstance(e, PermissionError) and self.partition_path(topic, partition).exists()
+            if not is_denied and not isinstance(e, CorruptFileError):
                 self.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
             raise
 

@@ -188,6 +188,21 @@ def test_a_file_in_place_of_a_partition_folder(brokers: Brokers, tmp_path: Path)
     append(manager, 1)
 
 
+def test_a_partition_folder_of_another_user(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this partition is offline; a log folder in which none can be made is offline as a whole."""
+    brokers.start()[0].close()
+    (tmp_path / "orders-0" / checkpoints.PARTITION_METADATA).unlink()
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(checkpoints, "write_partition_metadata", raising(denied))
+    manager, report = brokers.start()
+    assert report.failures == {("orders", 0): "[Errno 13] Permission denied"}
+    assert manager.offline_dirs == {}
+    append(manager, 1)
+    monkeypatch.setattr(Path, "mkdir", raising(denied))
+    assert refused_creation(manager, "more", 0) == (Errors.KAFKA_STORAGE_ERROR, "[Errno 13] Permission denied")
+    assert manager.offline_dirs == {tmp_path: "making the folder of more-0: [Errno 13] Permission denied"}
+
+
 # -- partitions --------------------------------------------------------------------------------------------------------
 
 
