@@ -108,7 +108,7 @@ class GroupShard(CoordinatorShard):
     def _restored(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
         if group is None:
-            self.put(group := ClassicGroup(group_id))
+            self.put(group := ClassicGroup(group_id, is_known=True))
         return group
 
     def _restore(self, rows: list[tuple[int, Key, Any]]) -> None:

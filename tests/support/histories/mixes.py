@@ -152,7 +152,7 @@ LENGTH = 40  # drawn steps of a history in which no time passes
 # Mixes whose settings the shared broker cannot have: bounds of the configs of groups, and a delay of first joins
 OF_OTHER_TIMES = ("elapsed-sessions", "elapsed-joins", "elapsed-locks")
 
-# Mixes whose state is in the logs; JoinGroup and SyncGroup are left out beside kills, as waiting members are not kept
+# Mixes whose state is in the logs
 KEPT = (
     *("offsets", "consumer", "share", "streams", "transactions", "log", "administration", "entities"),
     *("offsets-topics", "consumer-topics", "share-topics", "streams-topics"),
@@ -173,8 +173,11 @@ def history(mix: str, seed: int) -> list[Step]:
 
 
 def with_kills(steps: list[Step], seed: int) -> list[Step]:
-    """Return the steps of a history without the requests that wait for other members, and with kills between them."""
-    kept = [step for step in steps if step.api not in BLOCKING]
+    """Return the steps of a history with kills between them, and without those whose effect is not in the logs.
+
+    These are requests that wait for other members, and the shutdown of an application by a member of a streams group.
+    """
+    kept = [step for step in steps if step.api not in BLOCKING and not step.body.get("ShutdownApplication")]
     for place in sorted(random.Random(seed).sample(range(len(kept)), KILLS), reverse=True):
         kept.insert(place, KILL)
     return kept

@@ -380,6 +380,17 @@ def test_deleting_offsets_of_a_live_group(groups: Groups) -> None:
     assert error_of(groups.coordinator.offsets.delete, "", [PLACE]) is Errors.INVALID_GROUP_ID
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_without_offsets_stays_until_the_next_expiry(groups: Groups, restarts: bool) -> None:
+    """A group whose last offset is deleted is found until offsets are next checked for expiry, after a restart too."""
+    commit(groups)
+    groups = groups.restart() if restarts else groups
+    for _ in range(2):
+        assert groups.coordinator.offsets.delete("g", [PLACE]) == {PLACE: Errors.NONE}
+    groups.coordinator.offsets.expire()
+    assert error_of(groups.coordinator.offsets.delete, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+
+
 def test_deletions_are_on_disk_before_they_are_acknowledged() -> None:
     """With flush.messages=1 the deletion of offsets, and of a group, returns when its tombstones are synced."""
     clock = VirtualClock()
