@@ -78,6 +78,18 @@ def test_a_range_of_a_topic_that_was_created_again_ends(broker: FakeBroker, clus
     assert awaited.poll() == []
 
 
+def test_limits_of_a_fetch_are_those_of_the_consumer(broker: FakeBroker, cluster: Cluster) -> None:
+    """A fetch has the consumer's limits; without any, a response has at most 16 MiB, and 1 MiB of a partition."""
+    serve_log(broker, batch(0, b"a"))
+    Consumer(cluster, {("t", 0): 0}).poll()
+    Consumer(cluster, {("t", 0): 0}, max_wait_ms=3, min_bytes=4, max_bytes=5, max_partition_bytes=6).poll()
+    limits = [
+        (body["MaxWaitMs"], body["MinBytes"], body["MaxBytes"], body["Topics"][0]["Partitions"][0]["PartitionMaxBytes"])
+        for _, body in broker.asked(FETCH)
+    ]
+    assert limits == [(500, 1, 16 << 20, 1 << 20), (3, 4, 5, 6)]
+
+
 def test_empty_batch_moves_the_position(broker: FakeBroker, cluster: Cluster) -> None:
     """A batch that compaction emptied advances the position."""
     serve_log(broker, RecordBatchBuilder(base_offset=5).build(last_offset_delta=4))

@@ -78,6 +78,28 @@ def test_columns_are_narrowed_in_the_order_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("kafka.fetch.max.wait.ms", 0),
+        ("kafka.fetch.min.bytes", 0),
+        ("kafka.fetch.max.bytes", 1),
+        ("kafka.max.partition.fetch.bytes", 1),
+    ],
+)
+def test_least_values_of_a_fetch(name: str, least: int) -> None:
+    """The smallest value of a setting is accepted, a smaller one refused."""
+    fetch = read_options({**BASE, name: str(least)}, streaming=False).fetch
+    values = {
+        "kafka.fetch.max.wait.ms": fetch.max_wait_ms,
+        "kafka.fetch.min.bytes": fetch.min_bytes,
+        "kafka.fetch.max.bytes": fetch.max_bytes,
+        "kafka.max.partition.fetch.bytes": fetch.max_partition_bytes,
+    }
+    assert values[name] == least
+    assert f"{name} must be a whole number >= {least}" in refusal(base={**BASE, name: str(least - 1)})
+
+
+@pytest.mark.parametrize(
     ("streaming", "options", "message"),
     [
         (False, {"foo": "1"}, "unknown option 'foo'; remove it"),

@@ -217,6 +217,16 @@ def test_tasks_of_a_lost_response_are_assigned_again(bench: StreamsGroupBench) -
     assert bench.beat("b", 3, active={"0": [2, 3]}) == Beat(3, None)
 
 
+def test_a_heartbeat_without_a_rack_keeps_it(bench: StreamsGroupBench) -> None:
+    """A member has the rack of its latest heartbeat that names one."""
+    racks = []
+    epoch = bench.join("a", rack="one").epoch
+    for rack in (None, "two", None):
+        racks.append(bench.described().members[0].member.rack_id)
+        epoch = bench.beat("a", epoch, rack=rack).epoch
+    assert [*racks, bench.described().members[0].member.rack_id] == ["one", "one", "two", "two"]
+
+
 def test_a_full_group_and_groups_of_other_kinds() -> None:
     bench = StreamsGroupBench(settings=replace(AT_ONCE, max_size=1))
     bench.join("a")

@@ -83,3 +83,27 @@ def test_a_tiny_index_rolls_no_segment_for_each_append(index_bytes: int, tmp_pat
         assert log.append(batch(b"value")).error == 0
     assert len(log.segments()) == 1
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("segment.bytes", 61),
+        ("segment.ms", 1),
+        ("index.interval.bytes", 0),
+        ("segment.index.bytes", 0),
+        ("max.message.bytes", 0),
+        ("file.delete.delay.ms", 0),
+        ("flush.messages", 1),
+        ("message.timestamp.before.max.ms", 0),
+        ("message.timestamp.after.max.ms", 0),
+        ("producer.id.expiration.ms", 1),
+        ("max.compaction.lag.ms", 1),
+    ],
+)
+def test_least_values(tmp_path: Path, name: str, least: int) -> None:
+    """The smallest value of a setting opens a log; a smaller one is refused by its name."""
+    config = {"cleanup.policy": "compact"}
+    open_log(tmp_path, config={**config, name: least})
+    with pytest.raises(ValueError, match=f"^{name} must be between {least} and [0-9]+, got {least - 1}$"):
+        open_log(tmp_path / "other", config={**config, name: least - 1})
