@@ -213,6 +213,15 @@ def test_frames_behind_a_throttled_one_are_not_executed(broker: VirtualBroker) -
         assert log.log_end_offset == 4
 
 
+def test_a_request_to_two_partitions_between_requests_to_one(broker: VirtualBroker) -> None:
+    """Pipelined requests are appended together only if each is to one partition; all get their records into the log."""
+    single, pair = produce("t", 0, batch([b"one"])), wire.produce_to("t", [0, 1], batch([b"both"]))
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(framed(pair) + framed(single) + framed(pair) + framed(single))
+        assert [produced(one.receive()).base_offset for _ in range(4)] == [0, 1, 2, 3]
+    assert [log.log_end_offset for log in broker.context.topics.get("t").partitions] == [4, 2]
+
+
 def test_frames_of_another_client_id_have_its_quota(broker: VirtualBroker) -> None:
     """Requests after one of a client without a quota are throttled by the quota of their client id."""
     request = produce("t", 0, batch([b"x" * 4000]))

@@ -28,6 +28,7 @@ def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
     append(manager, count=3)
     append(manager, 1)
     manager.close()
+    assert manager.partition("orders", 0) is None
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
     assert recovery.read() == {("orders", 0): 3, ("orders", 1): 1}

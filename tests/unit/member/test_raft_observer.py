@@ -128,7 +128,7 @@ def test_controllers_that_are_gone(tmp_path: Path, quorum: FakeQuorum) -> None:
         assert attempts_ms(observer, 100_000, 14) == dict.fromkeys(quorum.addresses.values(), expected)
         assert isinstance(observer.next(102_249), Wait)
         quorum.drive(observer, 3, 102_250)
-        assert observer.last_error == ""
+        assert (observer.last_error, observer.fetched_ms) == ("", 102_250)
         assert attempts_ms(observer, 200_000, 6)[quorum.addresses[1]][:3] == expected[:3]
 
 
