@@ -15,6 +15,9 @@ from tests.support.disk_calls import ALWAYS, FAIL, SHORT
 from tests.support.fault_runs import LOAD, START, STOP, Case, Runs
 
 DATA, METADATA = "/a/", "/m/"  # the log folder with half of the partitions, and the folder of the metadata log
+#: Logs of the coordinators of groups, and of transactions and share groups, in whichever folder they are.
+COORDINATORS = ("/__consumer_offsets-0/", "_state-0/")
+OF_LOGS = ("write", "sync", "truncate", "open")  # calls on the files of these logs
 SAMPLE_SEED, SAMPLE = 28, 16
 
 #: Kinds of failure: call, error, number of calls that fail, action.
@@ -38,6 +41,11 @@ SWEEPS = [
     for phase, kinds in KINDS.items()
     for call, error, times, action in kinds
     for part in (DATA, METADATA)
+] + [
+    Case(LOAD, call, error, part, 1, times, action)
+    for call, error, times, action in KINDS[LOAD]
+    if call in OF_LOGS
+    for part in COORDINATORS
 ]
 
 pytestmark = pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from kbroker.broker import Broker
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import RecordBatch, iter_batches
 from tests.support.client import Client
-from tests.support.mixed_load import ACKED, REFUSED, RETRIABLE, TOPIC, Expected, Sent
+from tests.support.mixed_load import ACKED, REFUSED, RETRIABLE, TOPIC, Expected, Sent, described
 
 SETTLED_S = 10.0
 TRANSACTIONAL_IDS = ("committing", "aborting")
@@ -62,7 +62,9 @@ def settings_of(folder: Path, **more: object) -> dict[str, object]:
         "num.io.threads": 1,
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
         "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.assignment.interval.ms": 0,
         "log.cleaner.threads": 1,
         **{name.replace("__", "."): value for name, value in more.items()},
     }
@@ -159,6 +161,27 @@ def committed_offset(broker: Broker, group: str) -> int | None:
         time.sleep(0.005)
 
 
+def group_of(broker: Broker, group: str) -> str:
+    """Return a consumer group as `described` does."""
+    with Client(broker.bootstrap_servers) as client:
+        return described(client.call("ConsumerGroupDescribe", 1, {"GroupIds": [group]}))
+
+
+def share_offset(broker: Broker, group: str) -> int | None:
+    """Return the start offset of a share group, or None."""
+    with Client(broker.bootstrap_servers) as client:
+        body = {"Groups": [{"GroupId": group, "Topics": None}]}
+        response = client.call("DescribeShareGroupOffsets", 0, body)
+    topics = response["Groups"][0]["Topics"]
+    return int(topics[0]["Partitions"][0]["StartOffset"]) if topics else None
+
+
+#: Facts that are in the logs of coordinators.
+GROUP_FACTS: dict[str, Callable[[Broker, str], object]] = {
+    "offset": committed_offset, "group": group_of, "share": share_offset,
+}  # fmt: skip
+
+
 def differences(broker: Broker, expected: Expected, *, keeps: Keeps = KEEPS_ALL) -> list[str]:
     """Return the differences between a broker that has started on a folder and the certain facts."""
     if keeps.records and any(fact.startswith("transaction") for fact in expected.facts):
@@ -178,10 +201,10 @@ def differences(broker: Broker, expected: Expected, *, keeps: Keeps = KEEPS_ALL)
             if int(names[0]) == TOPIC and None in topic_facts:
                 continue  # deleted
             value = contents.configs.get((int(names[0]), names[1]), {}).get(names[2])
-        elif kind == "offset":
+        elif kind in GROUP_FACTS:
             if not keeps.records:
                 continue
-            value = committed_offset(broker, names[0])
+            value = GROUP_FACTS[kind](broker, names[0])
         else:
             shown = [names[0] in contents.committed.get(f"atomic-{partition}", ()) for partition in (0, 1)]
             value = shown[0]

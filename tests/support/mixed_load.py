@@ -40,7 +40,22 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("compacted", 1, {"cleanup.policy": "compact", "segment.ms": "10000", "min.cleanable.dirty.ratio": "0.01"}),
 )
 MOVED = ("plain", "compacted", "atomic")  # topics whose partition 0 is moved to the other log folder in each round
+NEWER, SHARED = "newer", "shared"  # groups
 NO_LIMIT = {"retention.ms": "-1", "message.timestamp.before.max.ms": str((1 << 63) - 1)}
+
+
+def described(response: Body) -> str:
+    """Return the only group of a ConsumerGroupDescribe response as text."""
+    group = response["Groups"][0]
+    members = [
+        (one["MemberId"], one["MemberEpoch"], *_places(one["Assignment"]), *_places(one["TargetAssignment"]))
+        for one in group["Members"]
+    ]
+    return f"{group['GroupState']} {group['GroupEpoch']} {group['AssignmentEpoch']} {sorted(members)}"
+
+
+def _places(assignment: Body) -> list[tuple[str, list[int]]]:
+    return [(topic["TopicName"], sorted(topic["Partitions"])) for topic in assignment["TopicPartitions"]]
 
 
 class Sent(NamedTuple):
@@ -311,8 +326,43 @@ class Load:
         self._mark()
         return code
 
+    def heartbeat(self, member: str, epoch: int) -> int:
+        """Join (epoch 0) or leave (-1) a consumer group, and note what the group is afterwards."""
+        body: Body = {"GroupId": NEWER, "MemberId": member, "MemberEpoch": epoch, "RebalanceTimeoutMs": 60_000}
+        body |= {"SubscribedTopicNames": ["exact"], "TopicPartitions": []}
+
+        def request() -> int:
+            code = self._first("ConsumerGroupHeartbeat", 1, body)
+            return 0 if epoch < 0 and code in (25, 69) else code  # an earlier join was refused
+
+        self._call(10, 3, {"Key": NEWER, "KeyType": 0})
+        code = self._until_served("heartbeat", request)
+        response = self._call("ConsumerGroupDescribe", 1, {"GroupIds": [NEWER]}) if code == 0 else None
+        self.expected.facts.pop(f"group {NEWER}", None)
+        if response is not None and response["Groups"][0]["ErrorCode"] == 0:
+            self.expected.note(f"group {NEWER}", described(response), ACKED)
+        self._mark()
+        return code
+
+    def alter_share_offset(self, offset: int) -> int:
+        """Set the offset of a share group, which the coordinators of groups and of share partitions store."""
+        row = {"PartitionIndex": 0, "StartOffset": offset}
+        body = {"GroupId": SHARED, "Topics": [{"TopicName": "plain", "Partitions": [row]}]}
+
+        def request() -> int:
+            self._call(10, 3, {"Key": SHARED, "KeyType": 0})
+            response = self._call("AlterShareGroupOffsets", 0, body)
+            if response is None or response["ErrorCode"]:
+                return UNKNOWN if response is None else int(response["ErrorCode"])
+            return int(response["Responses"][0]["Partitions"][0]["ErrorCode"])
+
+        code = self._until_served("alter share offset", request)
+        self.expected.note(f"share {SHARED}", offset, ACKED if code == 0 else UNCERTAIN)
+        self._mark()
+        return code
+
     def transact(self, name: str, *, is_committed: bool) -> int:
-        """Write a record to both partitions of ``atomic`` in a transaction; return the first error."""
+        """Write a record to both partitions of ``atomic`` and an offset in a transaction; return the first error."""
         producer: list[int] = []
 
         def begin() -> int:
@@ -349,14 +399,31 @@ class Load:
             code, _ = self._produced("transactional produce", part)
             if code:
                 return code
+        code = self._commit_in_transaction(ids)
+        if code:
+            return code
         if is_committed:
             self.expected.facts[fact] = [False, True]
+            self.expected.note(f"offset {name}", self.expected.number, UNCERTAIN)
             self._mark()
         code = self._until_served("end", lambda: self._first(26, 3, {**ids, "Committed": is_committed}))
         if code == 0:
             self.expected.facts[fact] = [is_committed]
+            if is_committed:
+                self.expected.note(f"offset {name}", self.expected.number, ACKED)
         self._mark()
         return code
+
+    def _commit_in_transaction(self, ids: Body) -> int:
+        """Commit the number of the latest record as offset of the group that has the name of the transactional id."""
+        group = {**ids, "GroupId": ids["TransactionalId"]}
+        code = self._until_served("add offsets", lambda: self._first("AddOffsetsToTxn", 3, group))
+        row = {"PartitionIndex": 0, "CommittedOffset": self.expected.number, "CommittedMetadata": None}
+        body = {**group, "Topics": [{"Name": "plain", "Partitions": [row]}]}
+        where = ("Topics", 0, "Partitions", 0)
+        return code or self._until_served(
+            "commit in transaction", lambda: self._first("TxnOffsetCommit", 3, body, *where)
+        )
 
     # ------------------------------------------------------------ the whole
 
@@ -370,6 +437,9 @@ class Load:
             self.produce_exactly_once(partition)
         self.produce("compacted", 0, key=b"same")
         self.commit_offset("group", number)
+        self.heartbeat(f"m-{number}", 0)
+        self.heartbeat(f"m-{number - 1}", -1)
+        self.alter_share_offset(number)
         if self.create(name, 1, NO_LIMIT) == 0:
             self.produce(name, 0)
             self.configure(TOPIC, name, "retention.ms", str(number + 1_000_000_000_000))
