@@ -150,7 +150,8 @@ class FollowerLog(SnapshotWriter):
         last = max(self._epochs, default=0)
         try:
             for batch in _batches(segment.path, 0, segment.path.stat().st_size):
-                if batch.base_offset != segment.end_offset or not batch.is_crc_valid or batch.leader_epoch < last:
+                is_sound = batch.is_crc_valid and batch.magic == 2  # the CRC does not cover the magic
+                if batch.base_offset != segment.end_offset or not is_sound or batch.leader_epoch < last:
                     logger.warning(
                         "%s: expected a sound batch of offset %d at byte %d; what follows is fetched again",
                         segment.path, segment.end_offset, segment.size_bytes,

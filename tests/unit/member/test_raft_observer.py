@@ -432,7 +432,7 @@ def test_a_restart_goes_on(tmp_path: Path, quorum: FakeQuorum) -> None:
         assert quorum.requests[0][2]["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"] == 1
 
 
-@pytest.mark.parametrize("at", [0, 30, 100, -1])
+@pytest.mark.parametrize("at", [0, 16, 30, 100, -1])  # 16: the magic, which the CRC does not cover
 def test_damage_is_fetched_again(tmp_path: Path, quorum: FakeQuorum, at: int) -> None:
     """The log is truncated at the damaged batch, and the batch is fetched again."""
     with RaftFollower(tmp_path, quorum) as follower:
