@@ -36,7 +36,6 @@ HERE = Path(__file__).resolve().parent
 BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",  # so that the numbers of partitions are as planned
     "spark.sql.streaming.pollingDelay": "20ms",
     **NO_CODE,
 }
@@ -133,7 +132,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
-    """Return the session of all tests: local[2], two shuffle partitions, no adaptive planning."""
+    """Return the session of all tests: local[2], two shuffle partitions."""
     return _sessions.get()
 
 

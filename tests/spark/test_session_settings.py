@@ -30,7 +30,7 @@ TIME_ZONE = "spark.sql.session.timeZone"
 ONE_BUCKET = StreamOptions(buckets=1, watermark_ms=1 << 50)
 SETTINGS = {
     "spark.sql.ansi.enabled": "false",
-    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.caseSensitive": "true",
     "spark.sql.shuffle.partitions": "7",
 }
