@@ -170,7 +170,6 @@ class InFlightWindow:
             return
         self.acquired_to(max(self.gap_start, base_offset))  # the gaps have no records there
         if self.archive(fetch_offset, base_offset - 1, RecordState.AVAILABLE, is_counted=True):
-            self.is_next_unknown = True
             self.move_start()
 
     def move_log_start(self, log_start: int) -> None:
@@ -187,8 +186,7 @@ class InFlightWindow:
             for run in batch.between(self.start_offset, log_start - 1)
             if run.state in TERMINAL
         )
-        if self.archive(self.start_offset, log_start - 1, RecordState.AVAILABLE, is_counted=False):
-            self.is_next_unknown = True
+        self.archive(self.start_offset, log_start - 1, RecordState.AVAILABLE, is_counted=False)
         self.acquired_to(max(self.gap_start, log_start))
         self.start_offset = log_start
         self.complete_count -= removed
