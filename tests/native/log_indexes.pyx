@@ -8,8 +8,8 @@ from kbroker._core.sync cimport Mutex, atomic_load, mutex_destroy, mutex_init
 from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.segment._index cimport (
     INDEX_FULL, INDEX_OUT_OF_ORDER, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Index, index_destroy, index_init,
-    index_is_full, index_load, index_seal, index_truncate, offset_index_append, offset_index_lookup, time_index_lookup,
-    time_index_maybe_append,
+    index_is_full, index_load, index_seal, index_truncate, offset_index_append, offset_index_lookup,
+    offset_index_offset_after, time_index_lookup, time_index_maybe_append,
 )
 from kbroker.log.segment._txn_index cimport (
     TXN_INDEX_DAMAGED, TxnIndex, TxnSum, txn_index_append, txn_index_begin_rebuild, txn_index_collect,
@@ -78,6 +78,9 @@ cdef class OffsetIndex(_FileIndex):
         cdef int64_t offset, position
         offset_index_lookup(&self.index, target, &offset, &position)
         return offset, position
+
+    def offset_after(self, int64_t position):
+        return offset_index_offset_after(&self.index, position)
 
 
 cdef class TimeIndex(_FileIndex):

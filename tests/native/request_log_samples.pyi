@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Sequence
 from typing import final
 
+from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log._log_core import RequestLogRecorder
 
 @final
@@ -48,3 +49,5 @@ class SampleConnection:
         transactional_id: bytes | None = None,
         appended: Sequence[tuple[bytes, int, int, int]] = (),
     ) -> None: ...
+
+def longest_line(lines: JsonLines, event_kind: int = 0) -> tuple[bytes, int]: ...

@@ -1,7 +1,8 @@
 """Simulated finished requests for tests and benchmarks of the request log, without sockets, at exact times."""
 cimport cython
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
-from libc.stdlib cimport calloc
+from libc.float cimport DBL_MIN
+from libc.stdint cimport INT16_MIN, INT32_MIN, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from kbroker._core.network.loop_types cimport Channel
@@ -22,7 +23,9 @@ from kbroker.quota._entities cimport Text
 from kbroker.quota._quota_events cimport (
     EVENT_APPEND, EVENT_SHADOW, EVENT_UPDATE, EVENT_VERDICT, AppendEvent, QuotaEvent, VerdictEvent, quota_events_add,
 )
-from kbroker.request_log._log_core cimport RequestLogRecorder
+from kbroker.request_log._json_lines cimport JsonLines, most_bytes
+from kbroker.request_log._log_core cimport KNOWN_APIS, RequestLogRecorder
+from kbroker.request_log._record_ring cimport RECORD_REQUEST, Record, record_client_id, record_notes
 
 
 cdef Text text_of(bytes data) noexcept:
@@ -171,3 +174,50 @@ cdef class SampleConnection:
             finally:
                 with nogil:
                     request_free(request)
+
+
+def longest_line(JsonLines lines not None, int event_kind=0) -> tuple[bytes, int]:
+    """Return the line of a record whose fields have their longest texts, and the maximum that is computed for it.
+
+    Args: event_kind: of its only event; 0: it has none.
+    """
+    cdef Record *record = <Record *>calloc(1, sizeof(Record) + sizeof(VerdictEvent) + sizeof(AppendEvent) + 8)
+    cdef VerdictEvent *verdict
+    cdef AppendEvent *appended
+    cdef int64_t most
+    cdef bint is_written
+    if record == NULL:
+        raise MemoryError
+    record.kind = RECORD_REQUEST
+    record.api_key = KNOWN_APIS - 1
+    record.api_version = record.error_code = INT16_MIN
+    record.error_count = record.correlation_id = record.throttle_ms = record.repeated = INT32_MIN
+    record.transactional_id_bytes = 1
+    (<char *>record_client_id(record))[0] = 1       # an escape of 6 bytes
+    record.request_bytes = record.response_bytes = INT64_MIN
+    record.queue_us = record.local_us = record.remote_us = record.response_queue_us = INT64_MAX
+    record.send_us = record.total_us = record.network_us = INT64_MAX
+    record.sampling = -DBL_MIN
+    if event_kind != 0:
+        verdict = <VerdictEvent *>record_notes(record)
+        record.notes_bytes = verdict.note.size_bytes = <int32_t>(
+            sizeof(QuotaEvent) if event_kind == EVENT_UPDATE else
+            sizeof(AppendEvent) if event_kind == EVENT_APPEND else sizeof(VerdictEvent))
+        verdict.note.kind = <int8_t>event_kind
+        verdict.note.quota_type = 3         # the longest name
+        verdict.note.level = -100
+        verdict.note.sequence = verdict.note.time_ms = INT64_MIN
+        verdict.note.value = -DBL_MIN
+        if event_kind == EVENT_APPEND:
+            appended = <AppendEvent *>verdict
+            appended.last_offset = appended.partition = INT64_MIN
+        elif event_kind != EVENT_UPDATE:
+            verdict.limit = -DBL_MIN
+            verdict.window_ms = verdict.asked_ms = verdict.served_ms = INT64_MIN
+    with nogil:
+        is_written = lines.core.sink.take(&lines.core.sink, record, INT64_MIN)
+        most = most_bytes(record)
+    free(record)
+    if not is_written:
+        raise MemoryError
+    return lines.take_lines(), most

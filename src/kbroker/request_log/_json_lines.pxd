@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.containers.buffer cimport Buffer
 from kbroker.request_log._drain cimport RecordFormat, RecordSink, TopicBatches
 from kbroker.request_log._log_core cimport KNOWN_APIS
+from kbroker.request_log._record_ring cimport Record
 
 cdef extern from *:
     """
@@ -105,6 +106,8 @@ cdef extern from *:
     char *put_ms "kb_put_ms"(char *to, int64_t us) noexcept nogil               # microseconds as milliseconds, 28 bytes
     int64_t put_plain "kb_put_plain"(char *to, const char *data, int64_t size_bytes) noexcept nogil     # see above
 
+# Return the maximum size of a record's object, with the end of its line.
+cdef int64_t most_bytes(const Record *record) noexcept nogil
 # Write UTF-8, with U+FFFD for invalid bytes: at most 3 bytes per byte.
 cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil
 

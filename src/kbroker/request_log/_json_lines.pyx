@@ -203,7 +203,7 @@ cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nog
 # ------------------------------------------------------------------------------------------------------------- objects
 
 cdef enum:
-    HEAD_BYTES = 1440           # maximum of a record without its texts
+    HEAD_BYTES = 835            # maximum of a record without its texts
     NOTE_BYTES = 480            # maximum of an event without its texts
     BUDGET_BYTES = 262144
 
@@ -335,7 +335,7 @@ cdef bint has_notes(const Record *record, int kind) noexcept nogil:
 
 cdef int64_t most_bytes(const Record *record) noexcept nogil:
     cdef int64_t texts = record.client_id_bytes + record.transactional_id_bytes + record.notes_bytes
-    cdef int64_t most = HEAD_BYTES + 6 * texts + 64
+    cdef int64_t most = HEAD_BYTES + 6 * texts
     most += (record.notes_bytes // sizeof(QuotaEvent)) * NOTE_BYTES
     if record.facts != NULL:
         most += record.facts.rendered_bytes

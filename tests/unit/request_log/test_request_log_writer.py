@@ -22,6 +22,7 @@ from kbroker.protocol.records import columns
 from kbroker.request_log._json_lines import JsonLines
 from kbroker.request_log.arrow_form import ArrowForm
 from kbroker.request_log.writer import RequestLogWriter
+from tests.native.request_log_samples import longest_line
 from tests.support.closing import close_at_end
 from tests.support.errors import raising
 from tests.support.fixtures import fixture_of
@@ -123,6 +124,15 @@ def test_a_topic_that_cannot_be_created_is_one_line_a_minute(bench: Bench, caplo
     writer.run()
     writer.close()
     assert caplog.text.count("the request log cannot be written") == 1
+
+
+@pytest.mark.parametrize("event_kind", range(5))
+def test_the_longest_line_has_room(event_kind: int) -> None:
+    """The memory for a line suffices for the longest text of each field and event, without an event exactly."""
+    line, most = longest_line(JsonLines(-(2**31), {127: "X" * 64}), event_kind)
+    assert json.loads(line)["requestHeader"]["requestApiKeyName"] == "X" * 64
+    assert len(line) <= most
+    assert event_kind != 0 or len(line) == most
 
 
 def test_many_records_make_batches_of_a_bounded_size() -> None:

@@ -4,7 +4,7 @@ Source of the snapshot: ``ProducerStateManager``; of verifications: ``Verificati
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memmove, memset
+from libc.string cimport memmove
 from kbroker._core.codec.bytes cimport load_i16, load_i32, load_i64, load_u32, store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.hash_table cimport (
@@ -54,11 +54,9 @@ cdef bint reserve(ProducerState *state, bint is_transactional) noexcept nogil:
 cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil:
     cdef Entry *entry = state.spare_entry
     state.spare_entry = NULL
-    memset(entry, 0, sizeof(Entry))
     entry.producer_id = producer_id
     entry.epoch = -1
     entry.coordinator_epoch = -1
-    entry.last_timestamp_ms = -1
     state.slots[find_slot(state, state.slots, state.capacity, producer_id)] = entry
     state.count += 1
     return entry

@@ -62,6 +62,18 @@ def test_offset_lookup_extremes(tmp_path: Path) -> None:
     assert index.lookup(60) == (60, 14)
 
 
+def test_the_offset_after_a_position(tmp_path: Path) -> None:
+    """The first entry at or after a position bounds a read, also in a file that was not mapped before."""
+    index = OffsetIndex(tmp_path, 45, 30 * 8)
+    assert index.offset_after(0) == -1
+    for i in range(3):
+        index.append(50 + i, 100 * i)
+    index.seal()
+    again = OffsetIndex(tmp_path, 45, 30 * 8)
+    assert again.load()
+    assert [again.offset_after(position) for position in (0, 1, 100, 101, 200, 201)] == [50, 51, 51, 52, 52, -1]
+
+
 def test_file_is_kafkas(tmp_path: Path) -> None:
     """Entries are big-endian; the file is preallocated to whole entries while active, and trimmed when sealed."""
     index = OffsetIndex(tmp_path, 45, 101)

@@ -1,0 +1,3 @@
+from kbroker._core.clock import BaseClock
+
+def complete(clock: BaseClock, count: int) -> tuple[int, int]: ...
