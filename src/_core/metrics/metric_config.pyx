@@ -129,7 +129,7 @@ cdef class MetricConfig:
         return LEVELS[self.level]
 
     def replace(self, **changes) -> MetricConfig:
-        """Return a copy with the named arguments of the constructor changed."""
+        """Return a copy with the named arguments of the constructor changed. Raises: TypeError, ValueError."""
         given = self._arguments()
         unknown = set(changes) - set(given)
         if unknown:

@@ -187,7 +187,10 @@ cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms,
 
 cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
                                       Violation *violation, int64_t *number) noexcept nogil:
-    """Record into the sensor's own statistics; the caller holds its lock, which is released."""
+    """Record into the sensor's own statistics; the caller holds its lock, which is released.
+
+    Returns: the result of the check; RECORD_ACCEPTED without one. ``number`` may be NULL.
+    """
     cdef int result = RECORD_ACCEPTED
     sensor_record_locked(sensor, value, now_ms)
     if number is not NULL:

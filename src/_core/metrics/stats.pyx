@@ -143,7 +143,7 @@ cdef inline void purge(SampleWindow *window, const StatConfig *config, int64_t n
 
 
 cdef inline double combine(const SampleWindow *window) noexcept nogil:
-    """Combine all samples into one value, in the order of the ring."""
+    """Return one value of all samples, in the order of the ring; without events NaN, for a sum or a count 0."""
     cdef double total = 0.0
     cdef int64_t events = 0
     cdef int32_t i

@@ -244,7 +244,10 @@ cdef Request *take_first(RequestQueue *queue) noexcept nogil:
 
 
 cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil:
-    """Take a batch; a negative time-out waits until the queue is closed. Queued batches can be taken after it."""
+    """Take a batch, also after the close of the queue; NULL at the time-out, or when the queue is closed and empty.
+
+    A negative time-out waits until the queue is closed.
+    """
     cdef Request *batch = NULL
     cdef int64_t started = 0, deadline = INT64_MAX
     cdef bint in_time = True

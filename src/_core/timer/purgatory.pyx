@@ -199,7 +199,7 @@ cdef class DelayedOperation:
 
     @property
     def timeout_ms(self) -> int:
-        """Milliseconds until it expires."""
+        """Milliseconds from the end of ``try_complete_else_watch`` until it expires."""
         return self.op.timeout_ms
 
     @property

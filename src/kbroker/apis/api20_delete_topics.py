@@ -21,7 +21,10 @@ ALREADY_SUPPLIED = "The provided topic name maps to an ID that was already suppl
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongWork:
-    """Delete each topic separately; a duplicate, by name or by id, is not deleted (INVALID_REQUEST)."""
+    """Delete each topic separately; a duplicate, by name or by id, is not deleted (INVALID_REQUEST).
+
+    More than FEW_PARTITIONS in all are long work.
+    """
     views = [
         ctx.topics.get_by_id(topic_id) if name is None else ctx.topics.get(name)
         for name, topic_id in _rows(body, request)

@@ -15,7 +15,10 @@ WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEE
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | LongWork:
-    """Grow each topic separately; a duplicate topic gets INVALID_REQUEST once, and is unchanged."""
+    """Grow each topic separately; a duplicate topic gets INVALID_REQUEST once, and is unchanged.
+
+    More than FEW_PARTITIONS in all are long work, unless they are only checked.
+    """
     if not body["ValidateOnly"] and sum(max(row["Count"], 0) for row in body["Topics"]) > FEW_PARTITIONS:
         return _grow_all
     return _grow_all(ctx, body, request)

@@ -10,7 +10,7 @@ from kbroker.security.authorizer import checks
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """List the resources of the given types; of every type when none is given."""
+    """List the resources of the given types, of every type when none is given; in v0, client metrics alone."""
     ctx.auth.require(request, checks.LIST_CONFIG_RESOURCES)
     if request.api_version == 0:
         wanted = [int(ConfigResourceType.CLIENT_METRICS)]

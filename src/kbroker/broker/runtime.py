@@ -288,7 +288,7 @@ class BrokerRuntime:
         self._on_stop("refusal watch", refusals.look)
 
     def _delegation_tokens(self) -> DelegationTokens | None:
-        """Return the delegation tokens, None without a key for their secrets."""
+        """Return the delegation tokens, None without a key for their secrets; schedule the deletion of expired ones."""
         config = self.config
         secret_key = config.text("delegation.token.secret.key")
         if not secret_key:
@@ -315,7 +315,7 @@ class BrokerRuntime:
         return listener_security(self.config, self.apis, self._credentials, self.clock, self._tokens, self._features)
 
     def _authorizer(self) -> Authorizer | None:
-        """Return the authorizer; None, without importing its modules, if every request is allowed."""
+        """Return the authorizer, and schedule its log; None, without an import, if every request is allowed."""
         if not self.config.text("authorizer.class.name"):
             return None
         from kbroker.security.authorizer.audit_log import LOOK_EVERY_MS, AuditLog

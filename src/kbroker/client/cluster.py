@@ -192,7 +192,10 @@ class Cluster(Closing):
     # ---- connections and versions
 
     def _connect(self, address: Address) -> Connection:
-        """Return a usable connection to `address`: the kept one, or a new one with negotiated versions."""
+        """Return a usable connection to `address`: the kept one, or a new one with negotiated versions, which is kept.
+
+        Raises: BrokerConnectionError, KafkaError.
+        """
         kept = self._connections.get(address)
         if kept is not None and self._is_usable(kept):
             return kept
@@ -231,7 +234,10 @@ class Cluster(Closing):
         return True
 
     def _any_connection(self) -> Connection:
-        """Return a connection to any broker: an open one, else to a known node, a bootstrap server, a former node."""
+        """Return a connection to any broker: an open one, else to a known node, a bootstrap server, a former node.
+
+        Raises: BrokerConnectionError if none can be reached; KafkaError.
+        """
         for connection in list(self._connections.values()):
             if self._is_usable(connection):
                 return connection

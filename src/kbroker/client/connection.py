@@ -100,7 +100,7 @@ class FrameMemory:
         self._kept = bytearray()
 
     def take(self, size_bytes: int) -> memoryview | None:
-        """Return memory of `size_bytes`; None if that exceeds the likely size."""
+        """Return memory of `size_bytes`, which the next call reuses; None if that exceeds the likely size."""
         if size_bytes > self._likely_bytes:
             return None
         if size_bytes > len(self._kept):

@@ -102,6 +102,7 @@ class Document:
         """Return a mapping by its keys, each with the nodes of the key and the value.
 
         Args: ``where``: start of messages; ``expected``: message if the node is not a mapping.
+        Raises: the document's error, also for a key that is duplicate or not a string.
         """
         if node.kind != "mapping":
             raise self.wrong(node, expected)

@@ -186,13 +186,16 @@ class ClassicMember:
         ]
 
     def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of each topic; 0 if it does not exist."""
+        """Return the number of partitions of each topic, 0 if it does not exist; note the time of the count."""
         found = self._cluster.retry(lambda: self._cluster.fetch_metadata(sorted(topics))) if topics else []
         self._counted_at_s = self._cluster.clock()
         return {t.name: len(t.partitions) if t.error is Errors.NONE else 0 for t in found}
 
     def _send(self, api_key: int, fields: Body, is_waiting: bool = False) -> Body:
-        """Send a request. Args: ``is_waiting``: the broker responds when all members have joined."""
+        """Send a request; UNKNOWN_MEMBER_ID clears the member id. Returns: the response, also with MEMBER_ID_REQUIRED.
+
+        Args: ``is_waiting``: the broker responds when all members have joined. Raises: KafkaError for other errors.
+        """
         member: Body = {"GroupId": self._group_id, "MemberId": self.member_id}
         if api_key != JOIN_GROUP:
             member["GenerationId"] = self.epoch

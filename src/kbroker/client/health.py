@@ -67,7 +67,7 @@ def wait_for(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
+    """Run the command; return its exit status: 0 if a broker responded, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m kbroker.client.health", description="Check that a broker responds."
     )

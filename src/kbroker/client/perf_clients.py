@@ -186,7 +186,7 @@ class LibrdkafkaConsumer:
             self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the bytes of the next records, key and value together; none at the time-out."""
+        """Return the bytes of the next records, key and value together; none at the time-out. Raises: KafkaError."""
         first = self._consumer.poll(timeout_s)  # `consume` would wait for the full number of records
         if first is None:
             return []

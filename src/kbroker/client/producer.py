@@ -44,7 +44,7 @@ class StickyPartitions:
         self._current: dict[str, int] = {}
 
     def partition(self, topic: str, partition_count: int) -> int:
-        """Return the current partition of a topic."""
+        """Return the current partition of a topic, after choosing one if it has none."""
         if topic not in self._current:
             self._current[topic] = next(self._turns.setdefault(topic, itertools.count()))
         return self._current[topic] % partition_count

@@ -178,7 +178,7 @@ class _Server(ThreadingHTTPServer):
             is_stopped = self.stopping.wait(_POLL_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; without a free descriptor, pause, because the backlog stays readable."""
+        """Accept a connection. Raises: OSError; without a free descriptor after a pause: the backlog stays readable."""
         try:
             return super().get_request()
         except OSError as error:

@@ -51,7 +51,7 @@ class RollingFiles:
         self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
 
     def write(self, data: bytes) -> None:
-        """Write whole records: all of them, or none. A deleted file or folder is created again.
+        """Write whole records: all of them, or none (OSError). A deleted file or folder is created again.
 
         A file that cannot be ended, and an old one that cannot be deleted, are logged, since the records are written.
         """

@@ -47,7 +47,8 @@ def read_records(log: Any, offset: int, count: int, value_bytes: int = WHOLE) ->
     """Read up to ``count`` records from an offset on, below the high watermark.
 
     Args: ``value_bytes``: maximum length of keys and values; the rest is cut off.
-    Holds no lock of the log. Raises: KafkaError OFFSET_OUT_OF_RANGE.
+    A batch that cannot be decoded ends the read, with a problem. Holds no lock of the log.
+    Raises: KafkaError with the log's code, such as OFFSET_OUT_OF_RANGE.
     """
     page = _Page(offset, count, log.high_watermark, value_bytes)
     for _ in range(READS):

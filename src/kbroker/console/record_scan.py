@@ -103,7 +103,7 @@ class Scan:
         return self._looked >= STEP_RECORDS or self._bytes >= STEP_BYTES or self._clock.now_ms() >= self._deadline_ms
 
     def _goes_on(self, found: Mapping[int, list[Match]], count: int) -> bool:
-        """Return whether another round begins; the first one always does."""
+        """Count a round, and return whether it begins; the first one always does."""
         self._rounds += 1
         return self._rounds == 1 or (sum(map(len, found.values())) < count and not self._has_ended())
 

@@ -41,7 +41,9 @@ class RemoteUsers:
         return found or self._security
 
     def sign_in(self, user: str, password: str) -> SignedIn | None:
-        """Return the signed-in user, None if the cluster rejects the password; a new password ends older sessions.
+        """Return the signed-in user; None for a password that the cluster rejects, or for empty or too long input.
+
+        A new password ends older sessions; so does, for the user kept longest, a user beyond MAX_USERS.
 
         Raises: BrokerConnectionError; PageError 503 if the cluster fails otherwise.
         """

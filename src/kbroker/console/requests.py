@@ -40,7 +40,10 @@ class Query(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Query:
-        """Parse a query string. Raises: PageError 400 for too many or duplicate parameters, or invalid UTF-8."""
+        """Parse a query string.
+
+        Raises: PageError 400 for too many, duplicate or too long parameters, or invalid UTF-8.
+        """
         try:
             found = parameters(text)
         except QueryError as error:

@@ -73,7 +73,10 @@ def _words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _text(files: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the text of the given properties file, else that of the image, which is also written to FINAL_DIR."""
+    """Return the text of the given properties file, else that of the image, which is also written to FINAL_DIR.
+
+    Raises: OptionError for a file that cannot be read, or is not UTF-8.
+    """
     try:
         if files:
             return Path(files[0]).read_text(encoding="utf-8")

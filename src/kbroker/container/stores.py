@@ -41,7 +41,10 @@ def without_types(text: str) -> str:
 
 
 def _replace(properties: dict[str, str], prefix: str, kind: str, password: str) -> None:
-    """Replace the store of a listener's prefix, or of all listeners, by PEM. Args: ``password``: of all listeners."""
+    """Replace the store of a listener's prefix, or of all listeners, by PEM, if it is a readable file of PKCS 12.
+
+    Args: ``password``: of all listeners. Raises: StoreError, also for Java's former format.
+    """
     setting = f"{prefix}{kind}location"
     path = Path(properties[setting])
     try:

@@ -117,7 +117,10 @@ class ConsumerGroups(ModernGroups[ConsumerGroup, ConsumerGroupSettings]):
     # ------------------------------------------------------------ groups that change their kind
 
     def _upgrade(self, group: ClassicGroup, request: HeartbeatRequest) -> HeartbeatResult:
-        """Convert a classic group whose first member of the consumer protocol joins."""
+        """Convert a classic group whose first member of the consumer protocol joins, and add the member.
+
+        Raises: KafkaError, also if the group cannot be converted.
+        """
         changes: list[GroupRecord] = []
         if not group.is_empty:
             migration.check_upgrade(group, self.settings)

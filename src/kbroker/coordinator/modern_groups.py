@@ -134,6 +134,7 @@ class ModernGroups(Generic[G, S]):
         """Refuse a commit from a client that is not the member to which the partitions are assigned.
 
         An older epoch than the member's is accepted for partitions that it had then and still has or is revoking.
+        Accepted without a member: a negative epoch in an empty group, and a transaction that names no member.
 
         Raises: KafkaError UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION; the code of ``stale``, in a transaction
         ILLEGAL_GENERATION.
@@ -164,7 +165,10 @@ class ModernGroups(Generic[G, S]):
                 raise KafkaError(code, text)
 
     def check_fetch(self, group: G, member_id: str | None, member_epoch: int) -> None:
-        """Check a fetch of offsets. Raises: KafkaError UNKNOWN_MEMBER_ID, or the code of ``stale``."""
+        """Check a fetch of offsets; one without a member id and with a negative epoch is always accepted.
+
+        Raises: KafkaError UNKNOWN_MEMBER_ID, or the code of ``stale``.
+        """
         if member_id is None and member_epoch < 0:
             return
         member = group.member(member_id or "")

@@ -73,7 +73,10 @@ class ShareGroups(ModernGroups[ShareGroup, ShareGroupSettings]):
     # ------------------------------------------------------------ members
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
-        """Add, update or remove a member. Raises: KafkaError; the group is then unchanged."""
+        """Add, update or remove a member, and initialize new share partitions; a failure of that is only logged.
+
+        Raises: KafkaError; the group is then unchanged.
+        """
         group_id, epoch = request.group_id, request.member_epoch
         with self._groups.locked(group_id, epoch == JOIN_EPOCH, ShareGroup) as group:
             if epoch == LEAVE_EPOCH:

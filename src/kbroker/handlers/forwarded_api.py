@@ -40,7 +40,7 @@ class ForwardedApi:
         self._failure = failure
 
     def __call__(self, ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-        """Forward a request, which the controller's response completes later, or return the response of ``prepare``."""
+        """Return the response of ``prepare``; None for a request that is forwarded, and completed later."""
         found = self._prepare(ctx, body, request)
         if not isinstance(found, Forward):
             return found

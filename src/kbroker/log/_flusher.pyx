@@ -201,7 +201,10 @@ cdef class Flusher:
         self.thread.start()
 
     def attach(self, PartitionLog log not None):
-        """Flush this partition whenever an append waits for the disk, in place of its former flusher."""
+        """Flush this partition whenever an append waits for the disk, in place of its former flusher.
+
+        Raises: ValueError for a closed partition.
+        """
         if log.partition == NULL:
             raise ValueError("the partition is closed")
         if log not in self.attached:
@@ -227,7 +230,10 @@ cdef class Flusher:
                 call_hook(log.partition, False)
 
     def mark(self, PartitionLog log not None):
-        """Queue a flush of all records appended so far. Returns: False if closed, or out of memory."""
+        """Queue a flush of all records appended so far; False if the flusher is closed, or out of memory.
+
+        Raises: ValueError for a closed partition.
+        """
         cdef bint taken
         cdef Partition *partition = log.partition
         if partition == NULL:

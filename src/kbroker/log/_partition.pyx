@@ -211,6 +211,8 @@ cdef void forget_latest_epoch(Partition *partition) noexcept nogil:
 cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept nogil:
     """Write txnindex-checkpoint, without a sync: a start compares it, so losing it only costs a scan.
 
+    No effect for a damaged log, one in memory, or an unreadable index. ``with_active``: cover the last segment.
+
     Content: version, end (not covered: segments that begin there or later), then base, entries and CRC of each covered
     index that is not empty.
     """
@@ -246,7 +248,8 @@ cdef void write_txn_checkpoint(Partition *partition, bint with_active) noexcept 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
     """Move the high watermark to the log end, or to the flushed offset if flush.messages records are unflushed.
 
-    It stays while fewer replicas are in sync than min.insync.replicas (KIP-966).
+    It stays while fewer replicas are in sync than min.insync.replicas (KIP-966). The last stable offset follows.
+    Returns: whether the high watermark has moved.
     """
     cdef int64_t end = atomic_load(&partition.log_end), flushed = atomic_load(&partition.flushed)
     cdef int64_t old = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
@@ -422,7 +425,10 @@ MIN_INDEX_BYTES = 24
 
 
 cdef int parse_config(values, LogConfig *out) except -1:
-    """Parse topic settings by name; absent settings get Kafka's defaults, unknown settings are ignored."""
+    """Parse topic settings by name; absent settings get Kafka's defaults, unknown settings are ignored.
+
+    Raises: TypeError, ValueError.
+    """
     def number(name: str, least: int, most: int = 9223372036854775807) -> int:
         given = values.get(name)
         value = int(DEFAULTS[name] if given is None else given)

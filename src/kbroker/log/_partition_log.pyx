@@ -41,7 +41,7 @@ from kbroker.log.log_types import (
 
 
 def topic_id_bytes(topic_id) -> bytes:
-    """Return the 16 bytes of a topic id given as bytes, UUID, or Kafka's URL-safe base64 text."""
+    """Return the 16 bytes of a topic id given as bytes, UUID, or Kafka's URL-safe base64 text. Raises: ValueError."""
     if isinstance(topic_id, uuid.UUID):
         return topic_id.bytes
     if isinstance(topic_id, str):

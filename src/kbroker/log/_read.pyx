@@ -123,7 +123,7 @@ cdef int32_t collect_aborted(SegmentList *view, const Place *place, int64_t offs
                              int64_t log_end, ReadResult *out) noexcept nogil:
     """Collect the aborted transactions up to the end of the read, or further: clients ignore the additional ones.
 
-    A damaged index entry must not hide a transaction, so the batch that the entry names is looked up.
+    A damaged index entry must not hide a transaction, so the batch that the entry names is looked up. 0 or an error.
     """
     cdef int64_t end = place.position + size_bytes, upper, position = 0
     cdef int32_t slot, rc

@@ -248,7 +248,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
 
 
 cdef int32_t purge_deleted(Partition *partition, int64_t now_ms, bint all_of_them) noexcept nogil:
-    """Remove the files of deleted segments after their delay; return the number of segments."""
+    """Remove the files of deleted segments after their delay, or of all at once; return the number of segments."""
     cdef DeletedSegment *due = NULL
     cdef DeletedSegment *entry
     cdef DeletedSegment **link

@@ -194,7 +194,10 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
 
 cdef bint renumber(const char *records, int64_t records_bytes, const BatchHeader *header, int64_t first_ms,
                    Buffer *to) noexcept nogil:
-    """Write the records with consecutive offsets and timestamps relative to the first one. False: out of memory."""
+    """Write the records with consecutive offsets and timestamps relative to the first one.
+
+    False: out of memory, or a damaged record.
+    """
     cdef RecordView record
     cdef int64_t position = 0, later_ms
     cdef int32_t slot

@@ -146,7 +146,10 @@ class CheckpointFile(Generic[K]):
             self.offsets = offsets
 
     def read(self) -> dict[K, int]:
-        """Return the entries; none when the file is absent or empty. Raises: CorruptFileError, OSError."""
+        """Return the entries, and keep them as ``offsets``; none, without that, when the file is absent or empty.
+
+        Raises: CorruptFileError, OSError.
+        """
         text = read_text(self.path)
         if not text:
             return {}

@@ -337,6 +337,8 @@ class LogManager:
     def _dir_of(self, key: TopicPartition, is_known: bool = False) -> LogDir | None:
         """Return the folder that has the partition, else the folder with the fewest partitions; None in memory.
 
+        A partition that may be in an offline folder is noted: later calls refuse it, too.
+
         Args: ``is_known``: the partition existed before, so that it may be in a folder that is offline.
         Raises: KafkaError(KAFKA_STORAGE_ERROR).
         """

@@ -320,7 +320,7 @@ class BrokerLifecycle:
         return interval_ms
 
     def _error_of(self, outcome: Outcome, what: str) -> str | None:
-        """Return and log the reason why a request failed; None after a success."""
+        """Return the reason why a request failed, None after a success; log it and keep it, except in a shutdown."""
         if outcome.error is not None:
             text = f"{outcome.error.error.name}: {outcome.error.message}"
         elif outcome.body["ErrorCode"] == Errors.NONE:

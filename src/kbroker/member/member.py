@@ -212,7 +212,7 @@ class Member:
     # ------------------------------------------------------------ stop
 
     def shut_down(self, timeout_s: float) -> None:
-        """Request a controlled shutdown, and wait for it within a time limit."""
+        """Request a controlled shutdown if it is enabled, and wait for it; one that takes longer is logged."""
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         self.lifecycle.begin_controlled_shutdown()

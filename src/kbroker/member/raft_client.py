@@ -91,7 +91,7 @@ class RaftClient:
         self._on_fatal(reason)
 
     def _serve(self, send: Send) -> None:
-        """Exchange one request and its response."""
+        """Exchange a request and its response. Raises: RaftFatalError if the folder of the metadata log has failed."""
         observer = self._observer
         try:
             response = self._exchange(send)

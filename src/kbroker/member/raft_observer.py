@@ -118,7 +118,10 @@ class RaftObserver:
     # ------------------------------------------------------------ requests
 
     def next(self, now_ms: int) -> Send | Wait:
-        """Return the next request: to the leader; while it is unknown or fails, to a bootstrap server."""
+        """Return the next request: to the leader; while it is unknown or fails, to a bootstrap server.
+
+        While all of them back off, return the wait for the first.
+        """
         leader = self._leader
         if leader is not None and self._backing_off.get(leader, 0) <= now_ms:
             if self._download is not None:

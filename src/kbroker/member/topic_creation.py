@@ -47,7 +47,7 @@ class TopicCreation:
             )
 
     def create(self, names: Iterable[str], client: Client, client_id: str, correlation_id: int) -> None:
-        """Request topics for a client, with its principal. The response is not awaited."""
+        """Request topics for a client, with its principal, except those requested already. No response is awaited."""
         if not (claimed := self._claim(names)):
             return
         low, high = codec.api(CREATE_TOPICS).request_versions

@@ -197,7 +197,7 @@ cdef int gather_headers(const Rows *rows, int64_t row, Buffer *to, int64_t *coun
 
 cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t now_ms, int64_t *pending, int64_t limit,
                      int64_t *row, Buffer *headers) noexcept nogil:
-    """Append rows from *row on, until the next one would raise *pending above the limit."""
+    """Append rows from *row on, until the next one would raise *pending above the limit; return a status."""
     cdef const char *key
     cdef const char *value
     cdef int64_t key_bytes, value_bytes, count, before

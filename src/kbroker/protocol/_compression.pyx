@@ -66,7 +66,10 @@ cdef int32_t records_prefix(int codec, const char *packed, int64_t packed_bytes,
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """Decompress at most `cap` bytes; a library's decoder stops there, so a bomb costs no more. Return 1 for a part."""
+    """Decompress at most `cap` bytes; a library's decoder stops there, so a bomb costs no more.
+
+    Returns: 0; 1 for a part; -1 for damaged data.
+    """
     if codec == GZIP:
         return inflate(data, size, cap, out, out_bytes)
     import cramjam

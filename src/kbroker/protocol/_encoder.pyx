@@ -530,7 +530,7 @@ def encode(
 # ---------------------------------------------------------------------------------------------- error codes
 
 def error_counts(dict body not None):
-    """Count each error code of a response, at any depth."""
+    """Return the number of occurrences by error code of a response, at any depth."""
     cdef dict counts = {}
     count_errors(body, counts)
     return counts

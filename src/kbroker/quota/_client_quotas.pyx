@@ -395,7 +395,7 @@ cdef class ClientQuotaManagers:
         registry.add_source(self._counters.publish_to_registry)
 
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat):
-        """Return a registered sensor with one metric, which belongs to no client."""
+        """Register a sensor with one metric, which belongs to no client, and return it."""
         sensor = self.registry.sensor(sensor_name)
         sensor.add(metric_name, stat)
         self._own.append(sensor)

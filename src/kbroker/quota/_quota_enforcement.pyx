@@ -230,7 +230,7 @@ cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 # ---------------------------------------------------------------- network time, at the end of a request
 
 cdef ClientSensors *find_again(ClientSensors *sensors, Request *request, int64_t now_ms) noexcept nogil:
-    """Exchange a counter, with the caller's count on it, for the client's present counter."""
+    """Return the client's present counter in exchange for a counter and the caller's count on it; else that counter."""
     cdef QuotaManager *manager = sensors.manager
     cdef ClientSensors *found = NULL
     if quotas_retain_used(manager.quotas):

@@ -412,7 +412,8 @@ cdef class ArrowColumns(RecordFormat):
         """Return (rows, time of the latest in ms, columns) of a set and empty it.
 
         The columns: tuples (length, nulls, validity, offsets, values) of bytes or None, those of COLUMNS, then those
-        of the fields of each list. Without rows: an empty list.
+        of the fields of each list. Without rows, and after a failure, which loses them: zeros and an empty list.
+        Raises: IndexError.
         """
         cdef RowSet *rows
         cdef int32_t i

@@ -392,7 +392,7 @@ cdef class RequestLogCore:
             log_release(log)
 
     def recorder(self, str protocol not None, int64_t buffer_bytes, seed=None) -> RequestLogRecorder:
-        """Return the recorder of one network thread.
+        """Create and register the recorder of one network thread.
 
         Args: protocol: the listener's security protocol. buffer_bytes: size of its ring, rounded down to a power of
         two, at least 4096. seed: of the sampling, for tests; None: a random one.

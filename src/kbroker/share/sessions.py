@@ -73,7 +73,7 @@ class ShareSessionCache:
     def open(
         self, group_id: str, member_id: str, partitions: Iterable[SharedPartition], connection_id: str
     ) -> ShareSession:
-        """Open a session, which replaces the member's former one. Raises: KafkaError at a limit."""
+        """Open a session in place of the member's former one. Raises: KafkaError at a limit; the former is removed."""
         key = group_id, member_id
         session = ShareSession(key, partitions, connection_id)
         with self.lock:

@@ -15,17 +15,17 @@ def silent(line: str) -> None:
 
 
 def count(number: float | None) -> str:
-    """Format 1234567 as 1,234,567."""
+    """Format 1234567 as 1,234,567; None as a hyphen."""
     return "-" if number is None else f"{number:,.0f}"
 
 
 def size(number: float | None) -> str:
-    """Format bytes in the largest unit that leaves at least one: 1.5 MiB."""
+    """Format bytes in the largest unit that leaves at least one: 1.5 MiB; None as a hyphen."""
     return "-" if number is None else rounded_bytes(number)
 
 
 def duration(ms: float | None) -> str:
-    """Format milliseconds: 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min."""
+    """Format milliseconds: 12 ms, 3.4 s, 5 min 6 s, 2 h 5 min; None as a hyphen."""
     return "-" if ms is None else rounded_duration(ms)
 
 

@@ -109,7 +109,7 @@ class Forwarder:
         self._disconnect()
 
     def _next(self) -> bytes | None:
-        """Wait for a message; None once the forwarder stops and the queue is empty."""
+        """Wait for a message, which stays in the queue; None once the forwarder stops and the queue is empty."""
         with self._changed:
             while self._pausing is not None or not (self._queue or self._is_stopping):
                 self._changed.wait()

@@ -68,7 +68,7 @@ class ControlServer:
         self.stop()
 
     def start(self) -> None:
-        """Bind and serve."""
+        """Bind and serve; no effect if it serves already."""
         if self._server is not None:
             return
         host, port = parse_loopback(self._listener)

@@ -327,7 +327,7 @@ cdef inline const Foreign *leader_of(const Handler *handler, const Topic *topic,
 
 
 cdef bint parse_with_topics(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
-    """Parse a request as parse_produce, and look up its topics, once for its whole execution."""
+    """Parse a request, with the result of parse_produce, and look up its topics, once for its whole execution."""
     cdef ProduceTopic *data
     cdef int32_t t
     if not parse_produce(request, parsed, handler.native_apis.hash_seed):

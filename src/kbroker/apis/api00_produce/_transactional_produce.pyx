@@ -91,7 +91,7 @@ cdef int32_t start_verification(Verdicts *verdicts, VerifiedPart *part) noexcept
 
 
 cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil:
-    """Check that all transactional batches of a request have one producer and epoch."""
+    """Check that all transactional batches of a request have the first one's producer and epoch; return an error."""
     cdef int64_t producer_id = load_i64(batch + PRODUCER_ID_AT)
     cdef int16_t epoch = load_i16(batch + PRODUCER_EPOCH_AT)
     if verdicts.producer_id < 0:

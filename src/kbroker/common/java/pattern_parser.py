@@ -169,7 +169,7 @@ class _Parser:
     # ------------------------------------------------------------ repeats
 
     def _bounds(self) -> tuple[int, int] | None:
-        """Read the bounds of a repeat; -1: unbounded; None if there is no repeat here."""
+        """Read the bounds of a repeat; -1: unbounded; None if there is no repeat here. Raises: PatternError."""
         for sign, bounds in (("*", (0, -1)), ("+", (1, -1)), ("?", (0, 1))):
             if self._eat(sign):
                 return bounds
@@ -188,7 +188,7 @@ class _Parser:
         return least, most
 
     def _repeat(self, low: int, high: int) -> None:
-        """Repeat the latest part of the sequence."""
+        """Repeat the latest part of the sequence. Raises: PatternError if there is none, or it is a repeat."""
         self._eat("?")  # lazy repeats match the same texts
         if self._follows_repeat:
             raise self._error("a repeat of a repeat")
@@ -307,7 +307,10 @@ class _Parser:
         self._names.add(name)
 
     def _read_flags(self) -> bool:
-        """Read flags of a group; False if no group follows them. Some take effect only if all could be read."""
+        """Read flags of a group; False if no group follows them. They take effect only if all could be read.
+
+        Raises: PatternError for an unknown flag.
+        """
         flags, value, has_flag = self._flags._asdict(), True, True
         names = {"i": "fold", "m": "by_line", "s": "dot_all"}
         while True:

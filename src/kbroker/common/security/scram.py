@@ -194,7 +194,9 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Return the proof for the server's challenge; computing it takes the time of the iterations.
+        """Return the proof for the server's challenge, and keep the signature that the server has to return.
+
+        It takes the time of the iterations.
 
         Raises: ScramError.
         """

@@ -36,7 +36,11 @@ class ClassicMembers:
     # ------------------------------------------------------------ join
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
-        """Add a member or reconcile it with the target assignment. Raises: KafkaError; the group is then unchanged."""
+        """Add a member or reconcile it with the target assignment.
+
+        A client that requires a member id first gets it with MEMBER_ID_REQUIRED, and is not added.
+        Raises: KafkaError; the group is then unchanged.
+        """
         membership = self._membership
         names = [name for name, _ in request.protocols]
         if not membership.settings.allows_classic_members:

@@ -288,7 +288,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     # ------------------------------------------------------------ leave
 
     def leave(self, group: StreamsGroup, request: HeartbeatRequest) -> HeartbeatResult:
-        """Remove a member. Raises: KafkaError."""
+        """Remove a member; note its request, if any, to shut down the application. Raises: KafkaError."""
         if request.shuts_down:
             group.request_shutdown(request.member_id)
         self.fence(group, [group.member(request.member_id)], "it left")

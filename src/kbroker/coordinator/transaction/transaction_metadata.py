@@ -207,7 +207,7 @@ class TransactionMetadata:
         )
 
     def prepare_add_partitions(self, added: Collection[TopicPartition], now_ms: int, client_version: int) -> Move:
-        """Prepare the addition of partitions to the transaction, which the first addition begins."""
+        """Prepare the addition of partitions to the transaction, which the first one begins. Raises: RuntimeError."""
         return self._prepare(
             _S.ONGOING,
             partitions=self.partitions.union(added),
@@ -223,7 +223,7 @@ class TransactionMetadata:
     def prepare_end(
         self, state: TransactionState, client_version: int, next_producer_id: int, now_ms: int, *, is_empty: bool
     ) -> Move:
-        """Prepare the commit or abort of the transaction, before its markers are written.
+        """Prepare the commit or abort of the transaction, before its markers. An abort ends a pending fence.
 
         Args: ``next_producer_id``: that of the producer after the end, -1 to keep it; ``is_empty``: no transaction was
         open. Raises: RuntimeError for a move that the state or the epoch does not allow.
@@ -247,7 +247,10 @@ class TransactionMetadata:
         )
 
     def prepare_complete(self, now_ms: int) -> Move:
-        """Prepare the completion, after all markers. Clients never get the last epoch of a replaced producer id."""
+        """Prepare the completion, after all markers. Clients never get the last epoch of a replaced producer id.
+
+        Raises: RuntimeError.
+        """
         state = _S.COMPLETE_COMMIT if self.state is _S.PREPARE_COMMIT else _S.COMPLETE_ABORT
         producer_id, epoch = self.producer_id, self.producer_epoch
         if self.client_version >= TV_2 and self.next_producer_id != NO_PRODUCER_ID:
@@ -278,13 +281,16 @@ class TransactionMetadata:
         self.pending = None
 
     def remove_partitions(self, places: Collection[TopicPartition]) -> None:
-        """Remove partitions whose markers are written."""
+        """Remove partitions whose markers are written. Raises: RuntimeError unless the transaction is prepared."""
         if self.state not in PREPARED:
             raise self._illegal("markers are written for prepared transactions only")
         self.partitions = self.partitions.difference(places)
 
     def _prepare(self, state: TransactionState, **changes: Any) -> Move:
-        """Prepare a move; other fields are unchanged. Raises: RuntimeError for a move that the state does not allow."""
+        """Return a move with these changes, and mark its state as pending.
+
+        Raises: RuntimeError while a move is pending, or for one that the state does not allow.
+        """
         if self.pending is not None or self.state not in VALID_PREVIOUS[state]:
             raise self._illegal(f"cannot move to {state.label}")
         move = Move._make(_present(self))._replace(state=state, prev_producer_id=self.producer_id, **changes)

@@ -213,7 +213,10 @@ cdef int32_t find_committed(const TxnTracker *tracker, int64_t producer_id) noex
 
 
 cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
-    """Begin the aborted transactions whose first offset is at or before offset; one at a time for each producer."""
+    """Begin the aborted transactions whose first offset is at or before offset; one at a time for each producer.
+
+    Returns: 0 or -ENOMEM.
+    """
     cdef AbortedTxn *txn
     while tracker.next_known < tracker.known_count and tracker.known[tracker.next_known].first_offset <= offset:
         txn = &tracker.known[tracker.next_known]

@@ -232,7 +232,8 @@ cdef int32_t cleaned_finish(CleanedSegment *cleaned, LogSegment *newest, CrashPo
 # ------------------------------------------------------------------------------------------------------------ swapping
 
 cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64_t now_ms) noexcept nogil:
-    """Return the new segment for readers. Its files have their final names before it is published."""
+    """Return the new segment for readers, NULL without memory. Its files have their final names before it is published.
+    """
     cdef LogSegment *segment = segment_new(partition.directory, partition.files, cleaned.base_offset,
                                            cleaned.index_bytes, cleaned.directory is NULL, now_ms)
     cdef AbortedTxn entry
@@ -337,7 +338,10 @@ cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t c
 
 cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
                      CrashPoint *crash) noexcept nogil:
-    """Swap the file names and publish the new view; under the append lock."""
+    """Swap the file names and publish the new view; under the append lock.
+
+    Returns: 0; REPLACE_STALE if the log is closed, damaged or has other segments; REPLACE_STOPPED; or -errno.
+    """
     cdef SegmentList *view = partition.view
     cdef SegmentList *changed
     cdef int32_t first, slot, rc = 0

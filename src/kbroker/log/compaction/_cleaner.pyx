@@ -168,7 +168,7 @@ cdef struct Round:
 
 
 cdef int32_t reader_open(BatchReader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:
-    """Begin at the batch that contains from_offset, or at the end when no batch does."""
+    """Begin at the batch that contains from_offset, or at the end when no batch does. 0, CLEAN_CORRUPT or -errno."""
     cdef int32_t rc = 0
     cdef int64_t limit = atomic_load(&segment.size_bytes), position = 0
     cdef BatchHeader header

@@ -76,7 +76,7 @@ cdef inline bint is_ongoing(const Entry *entry, int16_t epoch) noexcept nogil:
 
 
 cdef int32_t check_verified(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
-    """Check that the transaction of a batch is open here, or confirmed by the coordinator."""
+    """Check that the transaction of a batch is open here, or confirmed by the coordinator. 0 or an error code."""
     cdef Verification *verification
     if is_ongoing(entry, facts.producer_epoch):
         return 0
@@ -91,7 +91,10 @@ cdef int32_t check_verified(ProducerState *state, const Entry *entry, const Batc
 
 
 cdef int32_t check_lowest_sequence(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
-    """Check that no batch overtakes an earlier one that will be sent again while its producer is verified."""
+    """Check that no batch overtakes an earlier one that will be sent again while its producer is verified.
+
+    Returns: 0 or OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
     cdef Verification *verification = verification_find(state, facts.producer_id)
     if verification == NULL:
         return 0

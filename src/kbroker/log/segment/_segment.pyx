@@ -125,7 +125,10 @@ cdef void ring_add(FileCache *files, LogSegment *segment) noexcept nogil:
 
 
 cdef OpenFile *evict_one(FileCache *files) noexcept nogil:
-    """Take the first file that was not used since the hand's last visit out of the cache; under the cache lock."""
+    """Take the first file that was not used since the hand's last visit out of the cache; under the cache lock.
+
+    NULL: the cache is empty.
+    """
     cdef LogSegment *segment
     cdef OpenFile *file
     cdef int64_t visits = files.open_files * 2 + 1

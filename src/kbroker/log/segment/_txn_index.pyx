@@ -86,7 +86,7 @@ cdef inline bint is_next(const TxnIndex *index, const AbortedTxn *entry) noexcep
 
 
 cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
-    """Load the entries; under the lock.
+    """Load the entries; under the lock. 0, TXN_INDEX_DAMAGED or another error.
 
     Without a required sum the file is valid up to its first torn or foreign entry, since it will be rebuilt.
     """
@@ -204,7 +204,7 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
 
 
 cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
-    """Cut the file after the valid entries; under the lock."""
+    """Cut the file after the valid entries, or remove it if there are none; under the lock. 0 or -errno."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     cdef int fd

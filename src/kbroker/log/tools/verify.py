@@ -87,7 +87,10 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
 
 
 def _check(partition: Path, attempts: int = 10) -> list[Finding]:
-    """Check a partition, again if a file was deleted: a broker may remove segments or the partition meanwhile."""
+    """Check a partition, again if a file was deleted: a broker may remove segments or the partition meanwhile.
+
+    Raises: FileNotFoundError after ``attempts``; OSError.
+    """
     while partition.is_dir():
         attempts -= 1
         try:

@@ -71,7 +71,10 @@ class LoadedMetadata(Replay):
             self.image = self.delta.image  # the image of the snapshot
 
     def _load_snapshot(self, log: LogFiles | MetadataLog) -> tuple[int, int]:
-        """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 if there is none."""
+        """Load the latest usable snapshot; return its end offset and its epoch, 0 and 0 if there is none.
+
+        Raises: ProtocolError if records below the log's start are missing; UnknownRecordError, except in a salvage.
+        """
         offset, epoch = 0, 0
         self.bad_snapshots.clear()
         for snapshot in reversed(log.snapshots()):

@@ -170,7 +170,10 @@ class LogFiles(_Folder):
         return not any(segment.path.stat().st_size for segment in self._segments) and not self.snapshots()
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
-        """Yield the batches from ``offset`` on. Raises: ProtocolError at the first damage; OSError."""
+        """Yield the batches from ``offset`` on, and move ``end_offset`` to the end of the checked ones.
+
+        Raises: ProtocolError at the first damage; OSError.
+        """
         epoch, following = 0, self.start_offset
         ends = [*(segment.base_offset for segment in self._segments[1:]), INT64_MAX]
         for segment, end in zip(self._segments, ends, strict=False):
@@ -339,7 +342,10 @@ class MetadataLog(SnapshotWriter):
         self._log.purge_deleted(now_ms)
 
     def batches(self, offset: int) -> Iterator[MetadataBatch]:
-        """Yield the batches of the log from ``offset`` on. Raises: ProtocolError for damage; OSError."""
+        """Yield the batches of the log from ``offset`` on, and count their bytes as new.
+
+        Raises: ProtocolError for damage; OSError.
+        """
         epoch = 0
         while offset < self.end_offset:
             found = self._log.read(offset, READ_BYTES)

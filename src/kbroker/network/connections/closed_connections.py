@@ -29,7 +29,7 @@ class ClosedConnections:
         self.signal.watch(*key)
 
     def take(self) -> list[str]:
-        """Return the ids of the connections that were closed since the last call, each once."""
+        """Return the ids of the watched connections that were closed since the last call, and unwatch them."""
         closed = self.signal.take()
         with self._lock:
             return [self._watched.pop(key) for key in closed if key in self._watched]

@@ -322,7 +322,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Yield the lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line."""
+    """Yield the lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line.
+
+    Raises: PipelineError if the file is shorter than planned, or is not found.
+    """
     log = LogFile(piece.path, piece.options)
     if log.suffix == _ARROW:
         yield from _read_arrow(log, piece)

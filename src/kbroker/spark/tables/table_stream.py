@@ -150,7 +150,10 @@ class TableStream:
     def run(
         self, load: Callable[[], DataFrame], parse: Parse, stopping: Callable[[], bool], files: Sequence[str] = ()
     ) -> Ingested:
-        """Stream until the end, compact, and delete replaced files. Args: `files`: some of those that are read."""
+        """Stream until the end or until `stopping`, compact, and delete replaced files; return what was done.
+
+        Args: `files`: some of those that are read.
+        """
         started = self.clock.now_ms()
         checkpoint = self.checkpoint
         require_checkpoint(self.spark, checkpoint)

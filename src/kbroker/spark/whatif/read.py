@@ -411,7 +411,7 @@ def flattened(table: pa.Table, name: str) -> tuple[Array, Field] | None:
 
 
 def tagged(table: pa.Table, name: str) -> tuple[Array, Array, list[Tags], Field] | None:
-    """Return `flattened` updates or verdicts with the number of each one's counter, and the counters by number."""
+    """Return `flattened` updates or verdicts with the number of each one's counter, and the counters; None if none."""
     found = flattened(table, name)
     if found is None:
         return None

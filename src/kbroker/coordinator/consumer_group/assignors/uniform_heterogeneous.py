@@ -159,7 +159,7 @@ class _Scale:
         return members[self._next_low - 1]
 
     def most_loaded(self) -> int:
-        """Return the member that loses the next partition; NO_ONE if none is left."""
+        """Return the member that loses the next partition, and advance to the one after it; NO_ONE if none is left."""
         members, loads = self._members, self._loads
         if self._next_high < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
