@@ -57,7 +57,7 @@ class Acls:
         return None
 
     def add(self, acls: Iterable[Acl]) -> None:
-        """Add rules; existing ones are left unchanged."""
+        """Add rules; existing ones are left unchanged. Raises: KafkaError; other rules may have been added."""
         wanted = [*acls]
         for start in range(0, len(wanted), MAX_AT_ONCE):
             some = wanted[start : start + MAX_AT_ONCE]
@@ -66,7 +66,10 @@ class Acls:
                 check(result["ErrorCode"], f"ACL {describe(acl)}", result["ErrorMessage"])
 
     def remove(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
-        """Delete the rules that match any of the filters; return each deleted rule once."""
+        """Delete the rules that match any of the filters; return each deleted rule once, in order.
+
+        Raises: KafkaError; rules of other filters may have been deleted.
+        """
         found: dict[Acl, None] = {}
         for start in range(0, len(filters), MAX_AT_ONCE):
             some = [_filter(wanted) for wanted in filters[start : start + MAX_AT_ONCE]]

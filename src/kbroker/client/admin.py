@@ -340,7 +340,7 @@ class Admin:
 
         Args:
             wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first
-                record at or after it.
+                record at or after it; offset -1 without one.
             read_committed: whether LATEST is the last stable offset.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION after UNKNOWN_TOPIC_PATIENCE_S.

@@ -309,7 +309,7 @@ class Cluster(Closing):
         return response
 
     def supports(self, api_key: int, node_id: int | None = None) -> bool:
-        """Return whether broker and codec share a version of an API."""
+        """Return whether broker and codec share a version of an API. Raises: BrokerConnectionError."""
         try:
             shared_version(self.connection_to(node_id), api_key)
         except KafkaError:
@@ -424,6 +424,8 @@ class Cluster(Closing):
         Args:
             attempt: may raise KafkaError (repeated if the error is retriable) or BrokerConnectionError (repeated).
             timeout_s: `retry_timeout_s` when None.
+
+        Raises: the last failure of `attempt`.
         """
         deadline = self.clock() + (self.retry_timeout_s if timeout_s is None else timeout_s)
         backoff_s = BACKOFF_FIRST_S
@@ -463,7 +465,7 @@ def retried(function: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenat
 
 
 def negotiate(connection: Connection, timeout_s: float) -> None:
-    """Fill `connection.versions`.
+    """Fill `connection.versions`. Raises: KafkaError, BrokerConnectionError.
 
     A broker that does not support the requested version of ApiVersions responds with error 35 in the format of version
     0, and with its own range. The request is then repeated in the broker's highest version (0 if it reports none).

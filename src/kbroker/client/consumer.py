@@ -95,7 +95,7 @@ class Consumer:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Set positions (EARLIEST and LATEST are looked up now); adds partitions not yet assigned.
 
-        Raises: ValueError for an impossible offset.
+        Raises: ValueError for an impossible offset; KafkaError, BrokerConnectionError.
         """
         for tp, offset in positions.items():
             if offset < 0 and offset not in (EARLIEST, LATEST):

@@ -93,7 +93,7 @@ class GroupConsumer(Closing):
         return self._consumer.poll()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Commit offsets: for each partition, the offset of the next record to read.
+        """Commit offsets: for each assigned partition, the offset of the next record to read; others are ignored.
 
         Returns: False if the group has removed this member, which rejoins at the next poll; its offsets are rejected.
         """

@@ -53,7 +53,10 @@ def read_quota_file(path: Path | str) -> DesiredQuotas:
 
 
 def parse_quotas(text: str, path: Path) -> DesiredQuotas:
-    """Parse the text of a file of quotas; ``path`` determines the format, and is part of the messages."""
+    """Parse the text of a file of quotas; ``path`` determines the format, and is part of the messages.
+
+    Raises: QuotaFileError.
+    """
     document = Document(path, SHAPE, QuotaFileError)
     quotas: DesiredQuotas = document.parse(text, QuotaSection(document).quotas)
     return quotas

@@ -72,6 +72,8 @@ class Tokens:
             owner: the user that logs in with it; None for the user of this connection.
             renewers: principals that may renew it besides its owner.
             lifetime_ms: time until it cannot be renewed any more; the broker's maximum by default.
+
+        Raises: KafkaError, such as UNSUPPORTED_VERSION for an owner before Kafka 3.3.
         """
         listed = [_principal(renewer) for renewer in renewers]
 

@@ -219,7 +219,7 @@ class TopicCopier:
             )
 
     def _check_unknown(self, copies: list[TopicPartition]) -> None:
-        """Refuse topics that have records from elsewhere, or from a copy whose progress is lost."""
+        """Refuse topics that have records from elsewhere, or from a copy whose progress is lost. Raises: CopyError."""
         if self._is_append or not copies:
             return
         admin = Admin(self._target)

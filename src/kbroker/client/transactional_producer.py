@@ -91,9 +91,9 @@ class TransactionalProducer(Producer):
         self._state = State.READY
 
     def init_producer_id(self) -> None:
-        """Request a producer id for ``init_transactions``; within a transaction the id stays.
+        """Request a producer id for ``init_transactions``, or after an aborted failure.
 
-        Raises: ValueError after a failure without an abort.
+        Raises: ValueError in a transaction, whose id cannot change: it must be aborted. KafkaError.
         """
         if self._state in (State.IN_TRANSACTION, State.FAILED):
             raise ValueError("a failed transaction must be aborted: call abort_transaction")
@@ -118,7 +118,7 @@ class TransactionalProducer(Producer):
         self._state = State.IN_TRANSACTION
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; this sends no request."""
+        """Begin a transaction; this sends no request, except for a new producer id after a failed transaction."""
         self._expect(State.READY)
         if self._producer_id < 0:  # the previous transaction failed: its sequences are unknown
             self.init_producer_id()

@@ -40,7 +40,7 @@ class Users:
         return None
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the iterations by mechanism of every user, by name."""
+        """Return the iterations by mechanism of every user, sorted by name. Raises: KafkaError."""
         response = self._cluster.ask(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None}, "describing users")
         found: dict[str, dict[str, int]] = {}
         for result in sorted(response["Results"], key=lambda result: str(result["User"])):
@@ -61,7 +61,7 @@ class Users:
             password: any text.
             iterations: 4096 to 16384; more iterations slow down attacks, and each login.
 
-        Raises: ValueError for an unknown mechanism, and as `check_name`.
+        Raises: ValueError for an unknown mechanism, and as `check_name`; KafkaError.
         """
         check_name(user)
         how, salt = _mechanism(mechanism), scram.make_salt()

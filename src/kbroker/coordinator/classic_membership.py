@@ -239,7 +239,10 @@ class Membership:
         self._joins.try_complete_else_watch(waiting, [_join_key(group)])
 
     def complete_join(self, group: ClassicGroup) -> None:
-        """End the wait for joins: dynamic members that did not rejoin are removed, and the next generation begins."""
+        """End the wait for joins: dynamic members that did not rejoin are removed, and the next generation begins.
+
+        If only static members are left, and none has rejoined, the wait begins again.
+        """
         with group.lock:
             if group.state is not GroupState.PREPARING_REBALANCE:
                 return  # the group was deleted, or the broker stops
@@ -326,7 +329,7 @@ class Membership:
                 self._await_heartbeat(group, member)
 
     def expire_sync(self, group: ClassicGroup, generation_id: int) -> None:
-        """Remove members that joined and did not send SyncGroup."""
+        """Remove members that joined this generation and did not send SyncGroup; the others must join again."""
         with group.lock:
             active = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if group.generation_id != generation_id or not active or group.have_all_synced:

@@ -275,7 +275,7 @@ class GroupCoordinator:
             return SyncResult(error.error)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
-        """Extend a session; return the error."""
+        """Extend a session; return the error. Raises: KafkaError if the group's partition is not served."""
         if not group_id:
             return Errors.INVALID_GROUP_ID
         with self._groups.locked(group_id) as group:

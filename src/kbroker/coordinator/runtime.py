@@ -201,7 +201,7 @@ class CoordinatorRuntime(Generic[Shard]):
 
     @property
     def load_times(self) -> LoadTimes:
-        """Durations of the latest loads."""
+        """Durations of the latest loads, in milliseconds; NaN without any."""
         since_ms = self._clock.now_ms() - LOAD_TIME_WINDOW_MS
         with self._lock:
             took = [took_ms for ended_ms, took_ms in self._loads if ended_ms >= since_ms]

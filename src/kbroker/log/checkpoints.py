@@ -92,7 +92,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], suffix: str = ".
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content, None when the file does not exist. Raises: CorruptFileError."""
+    """Return the content, None when the file does not exist. Raises: CorruptFileError, OSError."""
     try:
         with path.open("rb") as f:
             data = f.read(STATE_FILE_MAX_BYTES + 1)
@@ -390,7 +390,7 @@ def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bo
 
 
 def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
-    """Write the topic id of a folder whose log is opened without a manager; a damaged file is replaced.
+    """Write the topic id of a folder whose log is opened without a manager; a damaged file is replaced, not by id 0.
 
     Raises: ValueError when the folder belongs to another topic (id 0 matches any); OSError.
     """

@@ -52,7 +52,7 @@ class LogDirs(NamedTuple):
 
     @property
     def previous_broker_epoch(self) -> int:
-        """Broker epoch of the last stop, if it was clean in all folders; else -1."""
+        """Broker epoch of the last stop, if it was clean in all folders, at the same epoch; else -1."""
         epochs = {log_dir.marked_epoch if log_dir.was_clean else -1 for log_dir in self.usable}
         return epochs.pop() if len(epochs) == 1 else -1
 

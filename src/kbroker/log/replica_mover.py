@@ -264,7 +264,10 @@ class ReplicaMover:
     # -- replace -----------------------------------------------------------------------------------------------------
 
     def _replace(self, key: TopicPartition, hosted: PartitionEntry, source: LogDir, future: FutureReplica) -> None:
-        """Replace the folder by the copy, which lacks at most the latest records. Raises: OSError, ValueError."""
+        """Replace the folder by the copy, which lacks at most the latest records.
+
+        No effect if the partition was deleted, or the move has ended. Raises: SourceError, OSError, ValueError.
+        """
         target = future.log_dir
         checkpoints.write_moved_from(future.folder, [source.directory_id, *future.formers])
         self._tasks.write_recovery_points(source, target)

@@ -89,7 +89,7 @@ class Features:
         return bool(delta.changed_features)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Call the hooks for changed levels."""
+        """Put the finalized levels in force, and call the hooks."""
         before = self._finalized
         self._finalized = self._read(image)
         for name in delta.changed_features:

@@ -38,7 +38,7 @@ class PartitionChanges:
         self._node_id = node_id
 
     def reassign(self, name: str, index: int, replicas: Sequence[int] | None, *, may_change_factor: bool) -> None:
-        """Assign a partition to other replicas, or cancel a reassignment (None)."""
+        """Assign a partition to other replicas, or cancel a reassignment (None). Raises: KafkaError."""
 
         def change(partition: PartitionRegistration, image: MetadataImage) -> PartitionRegistration:
             if replicas is not None:

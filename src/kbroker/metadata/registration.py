@@ -66,6 +66,8 @@ def registration_records(
 def fencing_records(image: MetadataImage, level: int, node_id: int) -> list[MetadataRecord]:
     """Return the records of a clean stop, after which Kafka's controller registers the node again without a time-out.
 
+    There are none if the node is fenced already.
+
     In a cluster of several nodes, they also make other nodes lead its partitions, as in a controlled shutdown.
     """
     if image.brokers[node_id].is_fenced:

@@ -169,7 +169,7 @@ class TopicRegistry:
         self.record_directories(self._by_name)
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
-        """Create a topic; it is stored, open and published when this returns.
+        """Create a topic; unless it is only validated, it is stored, open and published when this returns.
 
         Raises: KafkaError with Kafka's code and text.
         """
@@ -538,6 +538,8 @@ class TopicRegistry:
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
         """Create topics that are used for the first time; those that cannot be created are left out.
+
+        With ``create_remotely`` they are only requested, and exist later.
 
         Topics whose logs another request still makes are left out, too: each repeated request would wait for the lock.
         """

@@ -117,7 +117,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ sync and heartbeat
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
-        """Return the assignment of a member. Raises: KafkaError."""
+        """Return the assignment of a member; extend its session, and end the wait for its sync. Raises: KafkaError."""
         membership = self._membership
         member, classic = self._member(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
@@ -141,7 +141,7 @@ class ClassicMembers:
         return SyncResult(Errors.NONE, request.protocol_type, request.protocol_name, assignment)
 
     def heartbeat(self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int) -> Errors:
-        """Extend a session; return REBALANCE_IN_PROGRESS if the member must join again. Raises: KafkaError."""
+        """Extend a session; return REBALANCE_IN_PROGRESS if the member must join again in time. Raises: KafkaError."""
         member, classic = self._member(group, member_id, instance_id)
         _check_generation(member, generation_id)
         self._membership.await_heartbeat(group, member.member_id, classic.session_timeout_ms)

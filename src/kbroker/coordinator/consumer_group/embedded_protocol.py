@@ -26,7 +26,7 @@ class Subscription(NamedTuple):
 
 
 def read_version(data: bytes) -> int:
-    """Return the version of a subscription or an assignment. Raises: ProtocolError."""
+    """Return the version of a subscription or an assignment, at most LATEST_VERSION. Raises: ProtocolError."""
     if len(data) < 2:
         raise ProtocolError("embedded consumer protocol without a version")
     version: int = struct.unpack_from(">h", data)[0]

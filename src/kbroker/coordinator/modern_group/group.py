@@ -132,7 +132,10 @@ class ModernGroup:
         return self.RECORDS.group_tombstones(self.group_id, self.members)
 
     def may_assign(self, interval_ms: int, now_ms: int) -> bool:
-        """Return whether the target assignment is older than the interval, or the clock was set back to before it."""
+        """Return whether the target assignment is older than the interval, or the clock was set back to before it.
+
+        True without an assignment or an interval.
+        """
         if not self.target_timestamp_ms or not interval_ms:
             return True
         return not self.target_timestamp_ms <= now_ms < self.target_timestamp_ms + interval_ms

@@ -78,7 +78,7 @@ class ShareCoordinator:
         self._on_shard(shard, "delete share partitions of deleted topics", shard.delete_topics)
 
     def topic_deleted(self, name: str) -> None:
-        """Delete the share partitions of a deleted topic."""
+        """Delete the share partitions of a deleted topic; of the topic of the states itself, forget all."""
         if name == SHARE_STATE_TOPIC:
             self.runtime.topic_deleted()
             return

@@ -22,7 +22,7 @@ class CreationErrors:
         self._errors: dict[str, tuple[int, str]] = {}  # time of expiry and text, by topic
 
     def put(self, topic: str, text: str, time_to_live_ms: int) -> None:
-        """Keep the error of a topic until the time to live has passed."""
+        """Keep the error of a topic until the time to live has passed, or CAPACITY later ones are kept."""
         with self._lock:
             self._errors.pop(topic, None)
             self._errors[topic] = self._clock.now_ms() + time_to_live_ms, text

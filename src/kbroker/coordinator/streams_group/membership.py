@@ -150,7 +150,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
         configured: ConfiguredTopology,
         statuses: list[TopicProblem],
     ) -> HeartbeatResult:
-        """Return the response after the changes of a heartbeat."""
+        """Return the response after the changes of a heartbeat; increase the endpoint epoch if tasks have changed."""
         has_changed = request.member_epoch == JOIN_EPOCH or member.assigned != updated.assigned
         if has_changed and updated.endpoint is not None:
             group.endpoint_epoch += 1
@@ -186,7 +186,7 @@ class StreamsGroupMembership(ModernMembership[StreamsGroup, StreamsGroupSettings
     # ------------------------------------------------------------ topology
 
     def _topology(self, group: StreamsGroup, request: HeartbeatRequest, changes: list[GroupRecord]) -> StreamsTopology:
-        """Return the topology of the group; the first member provides it.
+        """Return the topology of the group; that of the first member is added to ``changes``.
 
         Raises: KafkaError INVALID_REQUEST; UNKNOWN_SERVER_ERROR if neither group nor member has one, as in Kafka.
         """

@@ -108,7 +108,7 @@ class MarkerSender:
         return QueueSizes(sum(len(one.left) for one in waiting), sum(not one.left for one in waiting))
 
     def finish(self, completion: Completion) -> bool:
-        """Write the markers and the record; return False if some have to wait. Call it without a lock."""
+        """Write the markers and the record; return False if some have to wait for a retry. Call it without a lock."""
         if self._try(completion):
             return True
         with self._lock:

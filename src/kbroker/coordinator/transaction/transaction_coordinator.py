@@ -199,7 +199,10 @@ class TransactionCoordinator:
     def _begin(
         self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh: Callable[[], int]
     ) -> Producer | Completion:
-        """Return the producer, or the transaction that must be aborted first. Raises: KafkaError."""
+        """Begin a producer and return it; for an open transaction write its abort, and return the completion.
+
+        Raises: KafkaError.
+        """
         now_ms = self._clock.wall_ms()
         with self._partition(transactional_id) as partition:
             metadata = partition.transactions.get(transactional_id)

@@ -81,7 +81,7 @@ def levels() -> dict[str, str]:
 def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only: bool) -> None:
     """Set (0) levels, or delete (1) them so that the parent's level applies, until the process ends, as in Kafka.
 
-    Raises: KafkaError with Kafka's code and text, before any change.
+    With ``validate_only`` they are only checked. Raises: KafkaError with Kafka's code and text, before any change.
     """
     known = levels()
     for name, operation, value in changes:

@@ -161,6 +161,8 @@ class TopicsDelta:
     def apply(self) -> tuple[Mapping[str, TopicImage], Mapping[UUID, TopicImage]]:
         """Return the topics after the changes by name and by id, the unchanged mappings if there are no changes.
 
+        Set ``created`` and ``changed``.
+
         Raises: MetadataReplayError for a topic that lacks a partition below its highest one.
         """
         if not self._deltas and not self.deleted:

@@ -500,10 +500,7 @@ cdef class AclRules:
             raise MemoryError
 
     def permitted(self, int kind, str name not None, str principal not None, str host not None):
-        """Return the operations that a client may do with a resource: a bit for each. The decision is not counted.
-
-        Raises: ValueError for an unknown resource type.
-        """
+        """Return the operations that a client may do with a resource: a bit for each; uncounted. Raises: ValueError."""
         cdef bytes name_data = encoded(name), principal_data = encoded(principal), host_data = encoded(host)
         cdef Text name_view = view_of(name_data), principal_view = view_of(principal_data)
         cdef Text host_view = view_of(host_data)
