@@ -416,7 +416,7 @@ cdef class NativeApis:
             set_body(self.native_apis, &self.native_apis.nodes[number], section, None)
 
     def run_handler(self):
-        """Run one handler thread; return when the request queue is closed and empty."""
+        """Run one handler thread; return when the request queue is closed and empty, or by ``stop_handlers``."""
         cdef NativeApisCore *native_apis = self.native_apis
         with nogil:
             handler_loop(native_apis)
@@ -435,7 +435,10 @@ cdef class NativeApis:
         return new_receiver(self, self._queues[1], self.native_apis)
 
     def stop_handlers(self, int count):
-        """End ``count`` handler threads, each after its current request or within a third of a second."""
+        """End ``count`` handler threads, each after its current request or within a third of a second.
+
+        Raises: ValueError for a negative count.
+        """
         if count < 0:
             raise ValueError(f"count must be >= 0, got {count}")
         atomic_add_fetch(&self.native_apis.handlers_to_stop, count)

@@ -170,7 +170,10 @@ cdef int fail(int32_t rc, str directory, int64_t base) except -1:
 
 cdef int load_producers(Partition *partition, str directory, list snapshots, SegmentList *list_, int64_t newest_allowed,
                         int64_t aborted_from, int64_t reported_below) except -1:
-    """Load the newest sound snapshot at or below newest_allowed, then replay the batches after it."""
+    """Load the newest sound snapshot at or below newest_allowed, then replay the batches after it.
+
+    Snapshots above the log end are removed.
+    """
     cdef char path[PATH_BYTES]
     cdef int32_t rc
     # After DeleteRecords the log starts inside a segment, whose transaction index needs all of its batches.
@@ -396,7 +399,10 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
 
 cdef int load_state(Partition *partition, str directory, SegmentList *list_, list bases, list snapshots,
                     bint has_epochs, bint clean, int64_t recovery_point, int64_t first_scanned) except -1:
-    """Load producers, indexes and epochs; sync the segments if flush.messages limits the readable records."""
+    """Load producers, indexes and epochs; sync the segments if flush.messages limits the readable records.
+
+    Snapshots are removed, except the loaded one and those at the bases of segments.
+    """
     cdef int64_t offset, end = atomic_load(&partition.log_end)
     cdef int32_t rc
     load_transactions(partition, directory, snapshots, list_, first_scanned)

@@ -304,7 +304,7 @@ class FollowerLog(SnapshotWriter):
         self._write_epochs()
 
     def restart_at(self, snapshot: SnapshotFile) -> None:
-        """Remove all batches: the log begins at the end of the snapshot."""
+        """Remove all batches and older snapshots: the log begins at the end of the snapshot."""
         self._restart(snapshot.end_offset)
         for one in self.snapshots():
             if one.end_offset < snapshot.end_offset:

@@ -191,7 +191,10 @@ class Member:
         self._released = True
 
     def serve(self) -> None:
-        """Request to be unfenced: the broker serves clients now. Raises: MemberStartError."""
+        """Request to be unfenced: the broker serves clients now. Raises: MemberStartError.
+
+        If directories cannot be cordoned yet, it stays fenced, which is logged.
+        """
         self._is_ready = True
         if not can_cordon(self.metadata.image):
             warn_of_fence(self.metadata.image)

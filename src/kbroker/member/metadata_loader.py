@@ -80,7 +80,9 @@ class MetadataLoader:
         return 0 if self.applied_time_ms < 0 else max(0, now_ms - self.applied_time_ms)
 
     def start(self) -> None:
-        """Load the latest usable snapshot of the log, then start the thread.
+        """Load the latest usable snapshot of the log, then start the thread; damaged snapshots are removed.
+
+        A snapshot with an unsupported record sets ``fault`` instead, and no thread starts.
 
         Raises: OSError for lack of descriptors or memory: the snapshot is not damaged.
         """

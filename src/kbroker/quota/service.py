@@ -54,7 +54,7 @@ class QuotaService:
         self.metrics.expire_inactive()
 
     def close(self, timeout_s: float) -> bool:
-        """End every throttle; return whether the thread ended in time."""
+        """End the thread, then every throttle; return False, with throttles left, if the thread did not end in time."""
         if self._expiry is not None:
             self._expiry.cancel()
         self.managers.stop_reaper()

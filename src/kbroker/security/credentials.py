@@ -48,7 +48,7 @@ class ScramCredentials:
         return self._controller.image.scram_credentials.get((user, mechanism))
 
     def users(self) -> dict[str, dict[str, int]]:
-        """Return the iterations by mechanism of every user, by name."""
+        """Return the iterations by mechanism of every user, sorted by name."""
         found: dict[str, dict[str, int]] = {}
         for (user, mechanism), credential in sorted(self._controller.image.scram_credentials.items()):
             found.setdefault(user, {})[mechanism] = credential.iterations

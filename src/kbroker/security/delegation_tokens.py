@@ -98,7 +98,10 @@ class DelegationTokens:
     def create(
         self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], lifetime_ms: int
     ) -> DelegationToken:
-        """Create a token. Args: ``lifetime_ms``: 0 or less for the configured one, which is also the maximum."""
+        """Create a token. Args: ``lifetime_ms``: 0 or less for the configured one, which is also the maximum.
+
+        Raises: KafkaError.
+        """
         now_ms = self._clock.wall_ms()
         asked_ms = lifetime_ms if lifetime_ms > 0 else self._max_lifetime_ms
         max_ms = _sum(now_ms, min(asked_ms, self._max_lifetime_ms))
@@ -113,7 +116,10 @@ class DelegationTokens:
         return token
 
     def renew(self, secret: bytes, principal: Principal, period_ms: int) -> int:
-        """Renew a token; return its new expiry. Args: ``period_ms``: 0 or less for the configured one."""
+        """Renew a token; return its new expiry. Args: ``period_ms``: 0 or less for the configured one.
+
+        Raises: KafkaError for an unknown or expired token, or a principal that may not renew it.
+        """
         now_ms = self._clock.wall_ms()
         expiry_ms = 0
 
@@ -131,7 +137,10 @@ class DelegationTokens:
         return expiry_ms
 
     def expire(self, secret: bytes, principal: Principal, period_ms: int) -> int:
-        """Set a token to expire in ``period_ms``, or remove it if that is negative; return its new expiry."""
+        """Set a token to expire in ``period_ms``, or remove it if that is negative; return its new expiry.
+
+        Raises: KafkaError as ``renew``; an expired token can be removed.
+        """
         now_ms = self._clock.wall_ms()
         expiry_ms = now_ms
 

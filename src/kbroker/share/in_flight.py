@@ -248,7 +248,7 @@ class InFlightBatch:
         return run
 
     def merge(self, run: InFlightRun) -> None:
-        """Join a run with its neighbours of the same state."""
+        """Join a run with its neighbours of the same state; no effect if the batch no longer has it."""
         index = self.index_of(run.first_offset)
         if self.runs[index] is not run:
             return

@@ -130,7 +130,10 @@ class ShareSessionCache:
     def must_respond(
         self, session: ShareSession, place: tuple[UUID, int], *, has_records: bool, is_error: bool
     ) -> bool:
-        """Return whether a response of the session contains a partition; one with records is fetched last next time."""
+        """Return whether a response of the session contains a partition; one with records is fetched last next time.
+
+        A partition with an error is contained in the next response, too.
+        """
         with self.lock:
             partition = session.partitions.get(place)
             is_included = has_records or is_error or place in session.due

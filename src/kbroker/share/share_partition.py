@@ -222,7 +222,10 @@ class SharePartition:
         fetch_offset: int,
         fetched: Fetched,
     ) -> list[AcquiredRecords]:
-        """Acquire records for a member, and return them; archive those of the aborted transactions of ``fetched``."""
+        """Acquire records for a member, and return them; archive those of the aborted transactions of ``fetched``.
+
+        None are acquired once the partition is not active.
+        """
         with self.lock:
             if not self.is_active or max_records <= 0 or not fetched.batches:
                 return []

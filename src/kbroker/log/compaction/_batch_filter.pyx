@@ -398,7 +398,10 @@ cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, Cleaned
 
 cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char *records, int64_t size_bytes,
                      int32_t kept, int64_t horizon_ms, CleanedSegment *cleaned) noexcept nogil:
-    """Rebuild the batch from the records flagged as kept; horizon_ms is their base timestamp when it is set (>= 0)."""
+    """Rebuild the batch from the records flagged as kept; horizon_ms is their base timestamp when it is set (>= 0).
+
+    Returns: 0, CLEAN_CORRUPT or -errno.
+    """
     cdef RecordView record
     cdef int64_t at = 0, base = horizon_ms, largest = -1
     cdef int32_t slot

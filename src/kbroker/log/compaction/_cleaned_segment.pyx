@@ -293,7 +293,10 @@ cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count
 
 
 cdef int32_t rename_one(LogSegment *segment, int32_t slot, bint is_old, bint is_undone) noexcept nogil:
-    """Rename a file of an old segment to .deleted, or of the new segment to its final name; or undo that."""
+    """Rename a file of an old segment to .deleted, or of the new segment to its final name; or undo that.
+
+    Returns: 0, also for an old segment without that file, unless it is the log; or -errno.
+    """
     cdef char final[PATH_BYTES]
     cdef char other[PATH_BYTES]
     cdef int32_t rc
@@ -306,6 +309,8 @@ cdef int32_t rename_one(LogSegment *segment, int32_t slot, bint is_old, bint is_
 cdef int32_t swap_names(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
                         CrashPoint *crash) noexcept nogil:
     """Rename the files of the old segments, then those of the new one, the log of each last; undo all after a failure.
+
+    Returns: 0, REPLACE_STOPPED at a crash point, or -errno.
     """
     cdef int32_t step = 0, rc = 0, number
     while rc == 0 and step < (count + 1) * SUFFIXES:

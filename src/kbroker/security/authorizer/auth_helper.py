@@ -39,6 +39,8 @@ class AuthHelper:
     def allows(self, client: Client, check: Check, name: str = CLUSTER_NAME, references: int = 1) -> bool:
         """Return whether the client is allowed the operation of ``check`` on the resource ``name``.
 
+        The decision is counted, and noted for the log.
+
         Args: ``references``: number of times that the request names the resource, for the log.
         """
         authorizer = self.authorizer
