@@ -100,7 +100,7 @@ class InFlightWindow:
         return self.gap_start != NO_OFFSET and self.gap_end == self.end_offset
 
     def acquired_to(self, offset: int) -> None:
-        """Move the start of the gaps after the acquisition of all records before ``offset``; end them if none is left."""
+        """Move the start of the gaps after all records before ``offset`` were acquired; end them if none is left."""
         if self.gap_start == NO_OFFSET:
             return
         if self.gap_end == self.end_offset and offset <= self.gap_end:
