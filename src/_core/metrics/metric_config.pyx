@@ -115,7 +115,7 @@ cdef class MetricConfig:
 
     @property
     def window_ms(self) -> int:
-        """Length of one sample."""
+        """Length of one sample in milliseconds."""
         return self.config.window_ms
 
     @property

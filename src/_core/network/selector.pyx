@@ -287,7 +287,7 @@ cdef class Selector:
         return 0
 
     def send(self, str connection_id not None, const unsigned char[::1] data not None):
-        """Queue one response; it is written by the next polls.
+        """Queue one response for the next polls; after the peer's end of stream the connection is closed instead.
 
         Raises: IllegalStateError for an unknown id, or while a response is being sent (then the connection is
         closed).

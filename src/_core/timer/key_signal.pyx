@@ -60,7 +60,7 @@ cdef void key_signal_raise(KeySignalCore *signal, int64_t high, int64_t low) noe
 
 
 cdef bint add(KeySignalCore *signal, int64_t high, int64_t low) noexcept nogil:
-    """Watch a key; false: no memory."""
+    """Watch a key, unless the signal is closed; false: no memory."""
     cdef WatchedKey *watched = NULL
     cdef bint is_good = True
     mutex_lock(&signal.lock)

@@ -59,12 +59,12 @@ cdef bint make(Gauge *gauge, int32_t form, int32_t sample_kind, const StatConfig
 
 cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms,
                           int64_t now_ms) noexcept nogil:
-    """Create a gauge; false: out of memory."""
+    """Create a gauge of a rate; false: out of memory."""
     return make(gauge, FORM_RATE, SAMPLE_SUM, config, expiration_ms, now_ms)
 
 
 cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil:
-    """Create a gauge; false: out of memory."""
+    """Create a gauge of an average; false: out of memory."""
     return make(gauge, FORM_SAMPLED, SAMPLE_AVG, config, INT64_MAX, now_ms)
 
 

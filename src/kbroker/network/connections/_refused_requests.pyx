@@ -49,7 +49,7 @@ cdef void refused_release(RefusedTable *table) noexcept nogil:
 
 
 cdef RefusalEntry *next_refusal(RefusedTable *table, int reason) noexcept nogil:
-    """Return the next free entry, under the lock; NULL when KEPT_REFUSALS are kept."""
+    """Return the next free entry, under the lock; NULL, counted as left out, when KEPT_REFUSALS are kept."""
     cdef RefusalEntry *refusal
     if table.kept == KEPT_REFUSALS:
         table.left_out += 1
