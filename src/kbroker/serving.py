@@ -83,10 +83,10 @@ def plain_options(words: Sequence[str]) -> Options | None:
             value = words[at]
             at += 1
         values[name].append(value)
-    settings: dict[str, str] = {}
+    settings = {}
     for word in values["--set"]:
         key, equals, value = word.partition("=")
-        if not equals or not key.strip() or key.strip() in settings:
+        if not equals or not key.strip():
             return None
         settings[key.strip()] = value.strip()
     folders, files = values["--data-dir"], values["--config"] + named

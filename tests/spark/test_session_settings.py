@@ -89,7 +89,7 @@ def test_times_without_a_zone_are_utc(elsewhere: SparkSession, tmp_path: Path, z
 def test_settings_change_no_result(
     spark: SparkSession, command: Callable[..., Result], tmp_path: Path, name: str, value: str
 ) -> None:
-    """Views of a log with records of every kind and lines that are none are equal."""
+    """Views of a log with records of every kind and damaged lines are equal."""
     log = tmp_path / "requests-1.jsonl"
     odd = [{"time": "x"}, {"time": "2026-01-02T00:00:00Z", "requestheader": {"requestApiKey": 0}}, {"Time": 1}]
     log.write_text("\n".join([*make_day(200).lines(), *map(json.dumps, odd), "no record"]) + "\n")

@@ -296,13 +296,11 @@ def _of_properties(make: Callable[[dict[str, str]], T], file: Path, option: str)
 
 
 def key_values(words: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return `NAME=VALUE` words as a dict. Raises: BadParameter, also for a repeated name: one value would be lost."""
-    found: dict[str, str] = {}
+    """Return `NAME=VALUE` words as a dict; of a repeated name the last value counts. Raises: BadParameter."""
+    found = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"expected NAME=VALUE, got {word!r}", param_hint=option)
-        if name.strip() in found:
-            raise click.BadParameter(f"duplicate {name.strip()}: give each name once", param_hint=option)
         found[name.strip()] = value.strip()
     return found

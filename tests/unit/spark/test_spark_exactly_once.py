@@ -1,6 +1,7 @@
 """The transaction of a task without a broker."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,12 @@ from kbroker.spark.datasource.options import write_options
 def test_a_producer_has_the_options_of_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer of a task has the writer's compression, size of batches and time-outs."""
     made: list[tuple[Any, dict[str, Any]]] = []
-    monkeypatch.setattr(exactly_once, "TransactionalProducer", lambda *args, **more: made.append((args, more)))
+
+    def make(*args: Any, **more: Any) -> Any:
+        made.append((args, more))
+        return mock.Mock()
+
+    monkeypatch.setattr(exactly_once, "TransactionalProducer", make)
     options = write_options(
         {
             "kafka.bootstrap.servers": "h:1",
@@ -24,7 +30,6 @@ def test_a_producer_has_the_options_of_its_writer(monkeypatch: pytest.MonkeyPatc
         }
     )
     cluster: Any = object()
-    task = exactly_once.TaskTransaction(cluster, options, "query", batch_id=3, task=5)
-    task._producer()
+    exactly_once.fencing_producer(cluster, options, "copy-5")
     settings = {"transaction_timeout_ms": 1234, "codec": options.codec, "batch_size_bytes": 777, "timeout_ms": 4321}
-    assert made == [((cluster, task.name), settings)]
+    assert made == [((cluster, "copy-5"), settings)]

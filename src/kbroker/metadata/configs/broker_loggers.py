@@ -37,6 +37,7 @@ _OF_COLD_MODULES = (
     "kbroker.coordinator.consumer_group.target_assignment",
     "kbroker.coordinator.consumer_groups",
     "kbroker.coordinator.group_coordinator",
+    "kbroker.coordinator.group_service",
     "kbroker.coordinator.group_shard",
     "kbroker.coordinator.internal_topic",
     "kbroker.coordinator.modern_groups",
