@@ -152,8 +152,8 @@ LENGTH = 40  # drawn steps of a history in which no time passes
 # Mixes whose settings the shared broker cannot have: bounds of the configs of groups, and a delay of first joins
 OF_OTHER_TIMES = ("elapsed-sessions", "elapsed-joins", "elapsed-locks")
 
-# Mixes whose state is in the logs. In "offsets-topics" a group whose offsets are all deleted is absent after a kill, and
-# stays in Kafka until the next expiry.
+# Mixes whose state is in the logs. In "offsets-topics" a group whose offsets are all deleted is absent after a kill; in
+# Kafka it stays until the next expiry.
 KEPT = (
     *("offsets", "consumer", "share", "streams", "transactions", "log", "administration", "entities"),
     *("consumer-topics", "share-topics", "streams-topics"),
