@@ -263,8 +263,9 @@ class OffsetMetadataManager:
                 self._forget(group, gone)
 
     def delete_topics(self, topic_ids: Set[UUID]) -> bool:
-        """Delete the offsets that name the ids of deleted topics; return False if some could not be deleted."""
-        is_done = True
+        """Delete the offsets that name the ids of deleted topics; return False if some are left or cannot be read."""
+        counts = self._groups.runtime.counts
+        is_done = not (counts.loading or counts.failed)
         for group_id in self._groups.ids():
             try:
                 with self._groups.locked(group_id) as group:

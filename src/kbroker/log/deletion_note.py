@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 FILE_NAME = "kbroker-deleted-topics"
-BLOCK_BYTES = 4096  # 170 ids; one block is overwritten in place, which needs no space on a full disk
+BLOCK_BYTES = 4096  # one block is overwritten in place, which needs no space on a full disk
+IDS_IN_BLOCK = 170
 
 
 class DeletionNote:
@@ -164,7 +166,9 @@ class DeletionNotes:
 
     def _write(self, *, is_synced: bool) -> None:
         with self._lock:
-            ids = {*(one for one, count in self._planned.items() if count > 0), *self._kept, *self._remembered}
+            ids = {*(one for one, count in self._planned.items() if count > 0), *self._kept}
+            # those with folders come first; offsets of the others are deleted by this process, or they expire
+            ids.update(islice(self._remembered - ids, max(IDS_IN_BLOCK - len(ids), 0)))
         for log_dir in self._dirs:
             try:
                 log_dir.deletion_note.write(ids, is_synced=is_synced)

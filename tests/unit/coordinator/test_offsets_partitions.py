@@ -1,10 +1,12 @@
 """Loading and unloading of partitions of the offsets topic, and the groups and offsets served meanwhile."""
 
 import threading
+import uuid
 from collections.abc import Callable
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
+from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.log._partition_log import PartitionLog
 from tests.support.errors import error_of
@@ -64,6 +66,22 @@ def test_a_partition_that_was_repaired_can_be_loaded() -> None:
     groups.topic.logs[0] = kept
     again.coordinator.runtime.load(0, 0)
     assert committed(again) == {PLACE: 7}
+
+
+def test_offsets_of_a_deleted_topic_in_a_partition_that_cannot_be_read() -> None:
+    """The deletion is not complete before the partition is loaded."""
+    groups = single()
+    deleted = uuid.UUID(int=1)
+    offset = CommittedOffset(7, -1, "", groups.clock.wall_ms(), topic_id=deleted)
+    groups.coordinator.offsets.commit("g", "", None, -1, {PLACE: offset})
+    kept, groups.topic.logs[0] = groups.topic.logs[0], None
+    again = groups.restart()
+    assert not again.coordinator.offsets.delete_topics({deleted})
+    groups.topic.logs[0] = kept
+    again.coordinator.runtime.load(0, 0)
+    assert committed(again) == {PLACE: 7}
+    assert again.coordinator.offsets.delete_topics({deleted})
+    assert committed(again) == {}
 
 
 def test_groups_are_not_listed_while_some_are_loaded() -> None:

@@ -12,7 +12,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
-from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
+from kbroker.log.deletion_note import BLOCK_BYTES, IDS_IN_BLOCK, DeletionNote
 from kbroker.log.folder_scan import TopicLogs
 from kbroker.log.manager import LogManager
 from kbroker.metadata.log.log_storage import LogStorage
@@ -240,7 +240,7 @@ def test_the_note(tmp_path: Path) -> None:
         ids = frozenset(uuid.uuid4() for _ in range(count))
         note.write(ids)
         assert note.read() == ids
-        assert note.path.stat().st_size == BLOCK_BYTES * (1 if count <= 170 else 3)
+        assert note.path.stat().st_size == BLOCK_BYTES * (1 if count <= IDS_IN_BLOCK else 3)
     data = note.path.read_bytes()
     for at in range(0, 120, 7):
         note.path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
@@ -319,3 +319,15 @@ def test_two_deletions_of_one_topic(broker: Broker) -> None:
     assert DeletionNote(broker.folder).read() == {topic_id}
     notes.forget([topic_id])
     assert DeletionNote(broker.folder).read() == frozenset()
+
+
+def test_topics_of_which_only_offsets_are_left_do_not_enlarge_the_note(broker: Broker) -> None:
+    """The note has the topics with folders, and as many others as its block has room for."""
+    notes, topic_ids = broker.logs.deletions, [uuid.uuid4() for _ in range(400)]
+    notes.add(topic_ids[:300])
+    assert DeletionNote(broker.folder).read() == set(topic_ids[:300])
+    notes.finish(topic_ids[:300])
+    notes.add(topic_ids[300:])
+    noted = DeletionNote(broker.folder).read()
+    assert (len(noted), noted.issuperset(topic_ids[300:])) == (IDS_IN_BLOCK, True)
+    assert notes.remembered() == set(topic_ids)
