@@ -236,6 +236,7 @@ def test_the_tour_of_the_readme(session: Session, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = [one for one in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S) if "kill -9" in one]
     address = f"127.0.0.1:{free_run(1)}"
+    del session.environment["PYTHONUNBUFFERED"]  # a line is one write: the broker and a command print at the same time
     session.environment |= {"KAFKA_LISTENERS": f"PLAINTEXT://{address}", "KBROKER_BOOTSTRAP": address}
     commands = "\n".join(command for command, _ in steps(block))
     printed = session.run(f"bash -mc {shlex.quote(commands + chr(10) + 'kill $!; wait')}", tmp_path)

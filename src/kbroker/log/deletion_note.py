@@ -89,6 +89,7 @@ class DeletionNotes:
         self._dirs = log_dirs
         self._note_failure = note_failure
         self._writing, self._lock = threading.Lock(), threading.Lock()
+        self._is_outdated = False  # the notes have ids that were removed
         self._planned: Counter[uuid.UUID] = Counter()  # number of deletions of each topic that have begun
         self._kept: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         self._remembered: set[uuid.UUID] = set()  # topics with committed offsets, unless they were not deleted
@@ -125,6 +126,7 @@ class DeletionNotes:
             self._remembered.update(added)
         with self._writing:
             self._write(is_synced=True)
+        self._write_if_outdated()
 
     def keep(self, topic_id: uuid.UUID) -> None:
         """Keep a deleted topic in the notes, for the next start: a folder of it could not be renamed."""
@@ -141,6 +143,7 @@ class DeletionNotes:
             self._remembered.difference_update(one for one in withdrawn if not self._planned[one])
         with self._writing:
             self._write(is_synced=True)
+        self._write_if_outdated()
 
     def finish(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Remove topics whose folders are renamed, unless they have committed offsets."""
@@ -158,8 +161,15 @@ class DeletionNotes:
 
     def _write_soon(self, removed: Collection[uuid.UUID]) -> None:
         """Write the notes without waiting for a disk. An extra id, also after a power cut, does no harm."""
-        if removed and self._writing.acquire(blocking=False):
+        if removed:
+            self._is_outdated = True
+            self._write_if_outdated()
+
+    def _write_if_outdated(self) -> None:
+        """Write the notes after a removal, unless another thread writes now: it calls this at its end."""
+        while self._is_outdated and self._writing.acquire(blocking=False):
             try:
+                self._is_outdated = False
                 self._write(is_synced=False)
             finally:
                 self._writing.release()
