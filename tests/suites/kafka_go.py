@@ -40,7 +40,7 @@ FAILS = {
     "TestConn/test_delete_topics_with_an_invalid_topic": CREATED_AGAIN,
     "TestReaderReadCompactedMessage": "segment.bytes=200 is below the minimum of Kafka 4",
 }
-# Left out: two cases in which the suite calls a function that it has not set, so that its process ends, and a case in
+# Left out: three cases in which the suite calls a function that it has not set, so that its process ends, and a case in
 # which two readers must have a partition each after one rebalance: Apache Kafka 4.3.1 fails it now and then too.
 GROUP = "TestReaderConsumerGroup"
 LEFT_OUT = f"^{GROUP}$/(verify_offset_committed|consumer_group_commits_on_close|consumer_group_rebalance$)"
